@@ -1,0 +1,34 @@
+# Two commands do everything on a machine with python3 and make: `make demo` and `make test`.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+WORKERS ?= 2
+
+.PHONY: demo test lint format bench clean
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,bench]'
+	touch $@
+
+demo: $(VENV)/.ready          ## solve a problem that same-batch methods get wrong, and draw the path
+	$(BIN)/python examples/biased.py
+
+test: $(VENV)/.ready          ## all tests
+	$(BIN)/python -m pytest --numprocesses $(WORKERS)
+
+lint: $(VENV)/.ready          ## formatter, linter, type checker
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(VENV)/.ready        ## rewrite the files as `make lint` wants them
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.ready         ## speed as ratios in one run, written to benchmarks/RESULTS.md
+	$(BIN)/python -m benchmarks.speed
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,29 @@
+"""Constrained optimisation when the objective and the constraints are only seen through samples."""
+
+from lariax import prox, sets
+from lariax.loop import STATUSES, History, Result, Snapshot, solve
+from lariax.methods import QuadraticPenalty
+from lariax.oracle import LariaxWarning
+from lariax.problem import AtLeast, AtMost, Dataset, Distribution, Equal, Problem, Stratified, Stream
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "STATUSES",
+    "AtLeast",
+    "AtMost",
+    "Dataset",
+    "Distribution",
+    "Equal",
+    "History",
+    "LariaxWarning",
+    "Problem",
+    "QuadraticPenalty",
+    "Result",
+    "Snapshot",
+    "Stratified",
+    "Stream",
+    "prox",
+    "sets",
+    "solve",
+]

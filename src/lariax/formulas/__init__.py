@@ -1,0 +1,23 @@
+"""The update rules as plain arithmetic, one function a line of a paper.
+
+Nothing here knows about JAX: the functions take anything that adds and multiplies (JAX arrays, torch tensors, NumPy
+arrays, floats), so that every front end computes the same numbers from the same formula.
+"""
+
+from lariax.formulas._schedules import (
+    DETERMINISTIC_CONSTRAINTS,
+    STOCHASTIC_CONSTRAINTS,
+    Exponents,
+    PenaltySchedule,
+    penalty_lipschitz,
+)
+from lariax.formulas._storm import storm
+
+__all__ = [
+    "DETERMINISTIC_CONSTRAINTS",
+    "STOCHASTIC_CONSTRAINTS",
+    "Exponents",
+    "PenaltySchedule",
+    "penalty_lipschitz",
+    "storm",
+]

@@ -1,0 +1,6 @@
+"""The one compiled loop, and what is around it."""
+
+from lariax.loop._result import STATUSES, History, Result
+from lariax.loop._solve import Snapshot, solve
+
+__all__ = ["STATUSES", "History", "Result", "Snapshot", "solve"]

@@ -1,0 +1,54 @@
+"""When to stop, and how much to do before looking up again."""
+
+import math
+import time
+from dataclasses import dataclass, field
+
+GLANCE = 0.2  # seconds between looks at the clock, the keyboard and the progress bar
+
+
+@dataclass
+class Budget:
+    """Limits; the first one reached ends the run."""
+
+    iterations: int | None
+    draws: int | None
+    seconds: float | None
+    clock: float = field(default_factory=time.perf_counter)
+
+    def last_iteration(self, first: int, draws_per_iteration: int, draws_so_far: int) -> int | None:
+        """The last iteration that the budgets of iterations and draws allow to a run now at iteration `first`."""
+        limits = []
+        if self.iterations is not None:
+            limits.append(first + self.iterations)
+        if self.draws is not None and draws_per_iteration:
+            limits.append(first + max(0, (self.draws - draws_so_far) // draws_per_iteration))
+        return min(limits) if limits else None
+
+    def elapsed(self) -> float:
+        return time.perf_counter() - self.clock
+
+    def out_of_time(self) -> bool:
+        return self.seconds is not None and self.elapsed() >= self.seconds
+
+
+@dataclass
+class Pace:
+    """How many iterations to run in one compiled call: about `GLANCE` seconds' worth, learned on the way."""
+
+    block: int
+    rate: float = 0.0  # iterations a second, 0 until measured
+
+    def next_stop(self, iteration: int, last: int | None, budget: Budget) -> int:
+        seconds = GLANCE if budget.seconds is None else min(GLANCE, max(budget.seconds - budget.elapsed(), 0))
+        span = max(int(seconds * self.rate), self.block)
+        stop = iteration + span
+        return stop if last is None else min(stop, last)
+
+    def learn(self, iterations: int, seconds: float) -> None:
+        self.rate = iterations / max(seconds, 1e-9)
+
+
+def record_interval(last: int | None, first: int) -> int:
+    """By default some 200 records, or one every 1,000 iterations when the length of the run is not known."""
+    return 1000 if last is None else max(1, math.ceil((last - first) / 200))

@@ -1,0 +1,119 @@
+"""From host streams to the compiled loop: rows in the order in which they come, cut into iterations."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from lariax.problem import AbstractSource, Stream, describe_shape, leading_axis
+
+
+class StreamReader:
+    """Reads rows of a `Stream` on demand, whatever the sizes of its batches."""
+
+    def __init__(self, stream: Stream):
+        self._batches: Iterator[PyTree] = stream.read()
+        self.structure: PyTree = None
+        first = self._next_batch()
+        if first is None:
+            raise ValueError("the Stream ended before its first row. A generator can be read once: make a new one.")
+        self._left = first  # rows read and not yet handed out
+
+    def _next_batch(self) -> PyTree:
+        batch = next(self._batches, None)
+        if batch is None:
+            return None
+        batch = jax.tree.map(np.asarray, batch)
+        found = jax.tree.map(lambda rows: jax.ShapeDtypeStruct(rows.shape[1:], rows.dtype), batch)
+        if self.structure is None:
+            self.structure = found
+        if found != self.structure:
+            raise ValueError(
+                f"a batch of the Stream has rows of {describe_shape(found)}, the first had "
+                f"{describe_shape(self.structure)}. Every row must have the same shape and type."
+            )
+        return batch
+
+    def take(self, count: int) -> PyTree:
+        """The next `count` rows, or as many as there are."""
+        pieces, have = [self._left], _rows(self._left)
+        while have < count and (batch := self._next_batch()) is not None:
+            pieces.append(batch)
+            have += leading_axis(batch, "a batch of the Stream")
+        rows = jax.tree.map(lambda *parts: np.concatenate(parts), *pieces)
+        self._left = jax.tree.map(lambda array: array[count:], rows)
+        return jax.tree.map(lambda array: array[:count], rows)
+
+
+def _rows(arrays: PyTree) -> int:
+    return int(jax.tree.leaves(arrays)[0].shape[0])
+
+
+class Feeder:
+    """What the host feeds to the compiled loop, block by block: nothing, unless a source is a `Stream`."""
+
+    def __init__(self, sources: tuple[AbstractSource | None, ...]):
+        self._sources = sources
+        self._readers = {i: StreamReader(s) for i, s in enumerate(sources) if isinstance(s, Stream)}
+        self._first = -1
+        self._last = -1
+        self._block = self.nothing
+
+    def __bool__(self) -> bool:
+        return bool(self._readers)
+
+    def structures(self) -> tuple[PyTree | None, ...]:
+        """The shape of one sample of each source."""
+        return tuple(
+            self._readers[i].structure if i in self._readers else _structure(source)
+            for i, source in enumerate(self._sources)
+        )
+
+    @property
+    def nothing(self) -> tuple[PyTree, ...]:
+        return (None,) * len(self._sources)
+
+    def first_iteration(self, length: int, counts: list[int]) -> tuple[PyTree, ...]:
+        """Rows for iteration 0, the start of the run."""
+        if not self:
+            return self.nothing
+        block, last = self.block(0, length, counts)
+        if last < 0:
+            raise ValueError(
+                f"the Stream ended before the rows of one iteration were together ({counts} from each source)."
+            )
+        return jax.tree.map(lambda rows: rows[:1], block)
+
+    def block(self, first: int, length: int, counts: list[int]) -> tuple[tuple[PyTree, ...], int]:
+        """Rows for iterations first .. first + length - 1, and the last of these for which there are enough."""
+        if first < self._first:
+            raise ValueError(
+                "this result's Stream has been read further by a later run, so the run cannot be continued from here. "
+                "Continue from the latest result, or start again with a new Stream."
+            )
+        if first > self._first:
+            block: list[Any] = [None] * len(self._sources)
+            complete = length
+            for i, reader in self._readers.items():
+                rows = reader.take(length * counts[i])
+                complete = min(complete, _rows(rows) // counts[i])
+                block[i] = jax.tree.map(
+                    lambda a, count=counts[i]: np.resize(a, (length, count, *a.shape[1:])),  # beyond `complete`: filler
+                    rows,
+                )
+            self._block, self._first, self._last = tuple(block), first, first + complete - 1
+        return self._block, self._last
+
+
+def _structure(source: AbstractSource | None) -> PyTree | None:
+    if source is None:
+        return None
+
+    def one() -> PyTree:
+        tickets, _ = source.draw(jax.random.key(0), jnp.arange(1), 1, source.cache(1, 1))
+        return jax.tree.map(lambda rows: rows[0], source.fetch(jax.tree.map(lambda ticket: ticket[0], tickets)))
+
+    return jax.eval_shape(one)

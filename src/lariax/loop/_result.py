@@ -1,0 +1,150 @@
+"""What a run returns: the answer, how it ended, what it cost, and its history."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from lariax.loop._feed import Feeder
+from lariax.loop._run import Run
+from lariax.methods import AbstractMethod
+from lariax.oracle import Oracle
+
+STATUSES = {
+    "stationary": "The point is certified to be feasible and stationary within the tolerance.",
+    "budget": "The budget is spent. Continue with lx.solve(problem, result, iterations=...) if you want more accuracy.",
+    "interrupted": "The run was stopped from outside. Continue it with lx.solve(problem, result, iterations=...).",
+    "source_ended": "The Stream has no more rows. Give it more, or repeat=True, and start again from result.x.",
+    "diverged": "The iterates left the range of floating point; x is the last sound point. Lower the step size or the "
+    "penalty, scale the constraints to order one, or bound x by within=.",
+}
+"""How a run can end, and what to do next."""
+
+_ORDER = tuple(STATUSES)
+
+
+def outcome(status: str) -> int:
+    return _ORDER.index(status)
+
+
+class History(eqx.Module):
+    """A table with one row a record: iteration, draws, seconds, objective, constraints and multipliers by name, and what
+    the method shows (step_size, penalty, ...). A column is `history["objective"]`, or
+    `history["constraints"]["gap"]`; `to_pandas()` makes a flat table.
+
+    The objective is measured on the batch of the recorded iteration, the constraints are the method's own estimates.
+    """
+
+    columns: dict[str, Any]
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.columns:
+            raise KeyError(f"no column {name!r}; there are {', '.join(self.keys())}")
+        return self.columns[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.columns
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def keys(self) -> list[str]:
+        """The names of the columns: time first, then results, then what the method shows."""
+        leading = ("iteration", "draws", "seconds", "objective", "constraints", "multipliers")
+        return [n for n in leading if n in self.columns] + [n for n in self.columns if n not in leading]
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return len(self.columns["iteration"]) if self.columns else 0
+
+    def to_pandas(self) -> Any:
+        """A `pandas.DataFrame`; columns of vectors and of named things are spread out: `multipliers.gap`, `x[0]`."""
+        import pandas as pd
+
+        flat: dict[str, Any] = {}
+        for name in self.keys():
+            column = self.columns[name]
+            parts = (
+                {f"{name}.{key}": part for key, part in column.items()} if isinstance(column, dict) else {name: column}
+            )
+            for title, part in parts.items():
+                if np.ndim(part) == 1:
+                    flat[title] = part
+                else:
+                    flat.update({f"{title}[{i}]": part[:, i] for i in range(part.shape[1])})
+        return pd.DataFrame(flat)
+
+
+class Settings(NamedTuple):
+    """What a continued run must have in common with the run that it continues."""
+
+    batch_size: int
+    output: str
+    block: int
+
+
+class Continuation(eqx.Module):
+    """Where a run stands, for `solve` to go on from."""
+
+    run: Run
+    oracle: Oracle
+    method: AbstractMethod
+    settings: Settings = eqx.field(static=True)
+    feeder: Feeder = eqx.field(static=True)
+
+
+class Result(eqx.Module):
+    """The answer of `solve`.
+
+    Attributes:
+        x: the point, in the structure of x0.
+        multipliers: by constraint name, with L = f + sum y . c: >= 0 for `AtMost`, <= 0 for `AtLeast`.
+        status, message: how the run ended, one of `lariax.STATUSES`, and what to do next.
+        success: whether the point is certified to be feasible and stationary; a spent budget alone is not success.
+        iterations, draws, evaluations, seconds: what it cost. Draws count every sample once, evaluations every call of
+            a function on a sample.
+        history: a table, see `History`.
+    """
+
+    x: PyTree[Array]
+    multipliers: dict[str, Array]
+    iterations: Any
+    draws: Any
+    evaluations: Any
+    seconds: Any
+    history: History
+    outcome: Any
+    continuation: Continuation
+
+    @property
+    def status(self) -> Any:
+        if isinstance(self.outcome, jax.core.Tracer):
+            raise ValueError(
+                "the status is not known while the run is being traced; look at it outside of vmap and jit."
+            )
+        if np.ndim(self.outcome):
+            return np.asarray(_ORDER)[np.asarray(self.outcome)]
+        return _ORDER[int(self.outcome)]
+
+    @property
+    def message(self) -> str:
+        return STATUSES[self.status]
+
+    @property
+    def success(self) -> bool:
+        return bool(np.all(self.status == "stationary"))
+
+    def __repr__(self) -> str:
+        with np.printoptions(precision=6, threshold=8):
+            lines = [f"{self.status} after {self.iterations:,} iterations, {self.draws:,} draws, {self.seconds:.2f} s"]
+            lines += [f"  x            {_short(self.x)}"]
+            lines += [f"  multipliers  {name}: {_short(value)}" for name, value in self.multipliers.items()]
+        return "\n".join(lines)
+
+
+def _short(tree: PyTree) -> str:
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return "  ".join(f"{jax.tree_util.keystr(path)} {np.asarray(leaf)}".strip() for path, leaf in leaves)

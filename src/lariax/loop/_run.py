@@ -1,0 +1,206 @@
+"""The one compiled loop. It knows of no method, no clock and no file.
+
+    blocks            samples for T iterations are drawn at once; finiteness is judged at the end of a block
+      segments        up to the next iteration that is to be recorded or picked
+        iterations    method.step, and nothing else
+
+T is fixed by the problem (`block_length`), and blocks begin at multiples of T: where the host cuts the run into calls,
+what it records and where it resumes changes no bit.
+"""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int, Key, PyTree
+
+from lariax.methods import AbstractMethod, Answer, State
+from lariax.oracle import Batch, Oracle, counting
+
+LONGEST_BLOCK = 256
+BLOCK_BYTES = 4 * 2**20
+NEVER = jnp.iinfo(jnp.int32).max
+
+_PICKS = NEVER  # folded into the seed: a stream of random numbers that no source uses
+
+
+class Run(NamedTuple):
+    """All that the next iteration needs, and the answers kept so far."""
+
+    key: Key[Array, ""]
+    iteration: Int[Array, ""]  # the last one completed
+    state: State
+    finite: Bool[Array, ""]
+    sound: Answer  # the answer at the last block boundary, to fall back on
+    sound_at: Int[Array, ""]
+    picked: Answer | None  # the answer after an iteration drawn uniformly from those completed; None: not wanted
+    next_pick: Int[Array, ""]
+
+
+class Records(NamedTuple):
+    """Rows of history, the first `filled` of them in use."""
+
+    filled: Int[Array, ""]
+    rows: PyTree
+
+
+def block_length(oracle: Oracle, structures: tuple[PyTree | None, ...]) -> int:
+    """How many iterations are drawn at once: as many as fit `BLOCK_BYTES`. `structures`: one sample of each source."""
+    size = 0
+    for i, source in enumerate(oracle.sources):
+        if source is None:
+            continue
+        count = oracle.samples_from(i)
+        if source.from_host:
+            size += count * _bytes(structures[i])
+        else:
+            size += _bytes(
+                jax.eval_shape(lambda s=source, n=count: s.draw(jax.random.key(0), jnp.arange(1), n, s.cache(1, n))[0])
+            )
+    return max(1, min(LONGEST_BLOCK, BLOCK_BYTES // max(size, 1)))
+
+
+def _bytes(tree: PyTree) -> int:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+@eqx.filter_jit
+def begin(
+    oracle: Oracle, method: AbstractMethod, x: PyTree, key: Key[Array, ""], fed: PyTree, pick: bool
+) -> tuple[Run, dict[str, Bool[Array, ""]], Int[Array, ""]]:
+    """The run before iteration 1, which of the user's functions are finite there, and the evaluations it took."""
+    with counting() as tally:
+        tickets, _ = oracle.draw(key, jnp.arange(1), oracle.caches(1), fed)
+        batch = oracle.fetch(jax.tree.map(lambda ticket: ticket[0], tickets))
+        point = oracle.start(x, batch)
+        state = method.init(oracle, point, batch)
+    look = oracle.look(point, batch)
+    residuals = oracle.join(look.residuals)
+    finite = {f"constraint {block.name!r}": _all_finite(residuals[block.rows]) for block in oracle.blocks}
+    finite = {"the objective": _all_finite(look.objective), **finite, "a gradient": _all_finite(state)}
+    answer = method.answer(oracle, state, jnp.ones((), oracle.dtype))
+    run = Run(
+        key=key,
+        iteration=jnp.int32(0),
+        state=state,
+        finite=jnp.asarray(True),
+        sound=answer,
+        sound_at=jnp.int32(0),
+        picked=answer if pick else None,
+        next_pick=jnp.int32(1 if pick else NEVER),
+    )
+    return run, finite, jnp.int32(sum(tally))
+
+
+@eqx.filter_jit
+def advance(
+    oracle: Oracle,
+    method: AbstractMethod,
+    run: Run,
+    stop: Int[Array, ""],
+    every: Int[Array, ""],
+    fed: PyTree,
+    block: int,
+    capacity: int,
+) -> tuple[Run, Records, Int[Array, ""]]:
+    """Iterations run.iteration + 1 .. stop (or to the end of the block in which the run diverges).
+
+    Also returns the rows recorded on the way (every iteration that `every` divides; at most `capacity`) and the number
+    of evaluations an iteration takes.
+    """
+
+    def append(records: Records, row: PyTree) -> Records:
+        rows = jax.tree.map(lambda column, value: column.at[records.filled].set(value), records.rows, row)
+        return Records(records.filled + 1, rows)
+
+    def k_of(iteration: Array) -> Array:
+        return iteration.astype(oracle.dtype)
+
+    def one_block(carry: tuple[Run, Records, PyTree]) -> tuple[Run, Records, PyTree]:
+        run, records, caches = carry
+        first = (run.iteration + 1) // block * block
+        last = jnp.minimum(first + block - 1, stop)
+        tickets, caches = oracle.draw(run.key, first + jnp.arange(block), caches, fed)
+
+        def batch_of(iteration: Array) -> Batch:
+            return oracle.fetch(jax.tree.map(lambda ticket: ticket[iteration - first], tickets))
+
+        def iterate(iteration: Array, state: State) -> State:
+            return method.step(oracle, state, k_of(iteration), batch_of(iteration))
+
+        def segment(carry: tuple[Run, Records]) -> tuple[Run, Records]:
+            run, records = carry
+            next_record = (run.iteration // every + 1) * every
+            end = jnp.minimum(last, jnp.minimum(next_record, run.next_pick))
+            state = jax.lax.fori_loop(run.iteration + 1, end + 1, iterate, run.state)
+            run = run._replace(iteration=end, state=state)
+            if run.picked is not None:
+                run = jax.lax.cond(end == run.next_pick, lambda: _pick(oracle, method, run), lambda: run)
+            return run, jax.lax.cond(
+                end == next_record,
+                lambda: append(records, _row(oracle, method, run, batch_of(end))),
+                lambda: records,
+            )
+
+        run, records = jax.lax.while_loop(lambda c: c[0].iteration < last, segment, (run, records))
+        finite = _all_finite(run.state)
+        keep = finite & (run.iteration == first + block - 1)
+        now = method.answer(oracle, run.state, k_of(run.iteration)), run.iteration
+        sound, sound_at = jax.tree.map(lambda new, old: jnp.where(keep, new, old), now, (run.sound, run.sound_at))
+        return run._replace(finite=finite, sound=sound, sound_at=sound_at), records, caches
+
+    with counting() as tally:
+        tickets, _ = oracle.draw(run.key, jnp.arange(1), oracle.caches(1), jax.tree.map(lambda rows: rows[:1], fed))
+        batch = oracle.fetch(jax.tree.map(lambda ticket: ticket[0], tickets))
+        jax.eval_shape(lambda: method.step(oracle, run.state, jnp.ones((), oracle.dtype), batch))
+    row = jax.eval_shape(lambda: _row(oracle, method, run, batch))
+    empty = Records(jnp.int32(0), jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), row))
+    run, records, _ = jax.lax.while_loop(
+        lambda carry: (carry[0].iteration < stop) & carry[0].finite,
+        one_block,
+        (run, empty, oracle.caches(block)),
+    )
+    return run, records, jnp.int32(sum(tally))
+
+
+@eqx.filter_jit
+def conclude(oracle: Oracle, method: AbstractMethod, run: Run) -> tuple[PyTree, dict[str, Array]]:
+    """The user's x and multipliers: of the last iteration or of the picked one; if the run diverged, the last sound."""
+    if run.picked is None:
+        answer = method.answer(oracle, run.state, run.iteration.astype(oracle.dtype))
+    else:
+        answer = run.picked
+    answer = jax.tree.map(lambda wanted, sound: jnp.where(run.finite, wanted, sound), answer, run.sound)
+    return oracle.x_of(answer.point), oracle.named_multipliers(answer.multipliers)
+
+
+def _all_finite(tree: PyTree) -> Bool[Array, ""]:
+    floats = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    return jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in floats]).all()
+
+
+def _pick(oracle: Oracle, method: AbstractMethod, run: Run) -> Run:
+    """Keep this answer, and draw when it will be replaced: the answer kept is uniform over all completed, at any time.
+
+    Reservoir sampling replaces at iteration n with probability 1/n, so the next replacement N after k obeys
+    P(N > n) = k / n, that is N = floor(k / U) + 1 with U uniform in (0, 1).
+    """
+    k = run.iteration
+    uniform = jax.random.uniform(jax.random.fold_in(jax.random.fold_in(run.key, _PICKS), k), dtype=oracle.dtype)
+    ratio = jnp.minimum(k / jnp.maximum(uniform, jnp.finfo(oracle.dtype).tiny), 2.0**30)
+    answer = method.answer(oracle, run.state, k.astype(oracle.dtype))
+    return run._replace(picked=answer, next_pick=jnp.maximum(ratio.astype(jnp.int32), k) + 1)
+
+
+def _row(oracle: Oracle, method: AbstractMethod, run: Run, batch: Batch) -> PyTree:
+    """One row of history. The objective is that of the iteration's own batch: noisy, but unbiased and free of draws."""
+    k = run.iteration.astype(oracle.dtype)
+    answer = method.answer(oracle, run.state, k)
+    return {
+        "iteration": run.iteration,
+        "objective": oracle.objective(answer.point, batch),
+        "constraints": oracle.named_values(answer.residuals, answer.point),
+        "multipliers": oracle.named_multipliers(answer.multipliers),
+        **method.observe(oracle, run.state, k),
+    }

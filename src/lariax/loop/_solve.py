@@ -1,0 +1,329 @@
+"""`solve`: the host's side of a run."""
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from lariax.loop._budget import Budget, Pace, record_interval
+from lariax.loop._feed import Feeder
+from lariax.loop._ledger import Ledger
+from lariax.loop._progress import ProgressBar
+from lariax.loop._result import Continuation, History, Result, Settings, outcome
+from lariax.loop._run import NEVER, Run, advance, begin, block_length, conclude
+from lariax.methods import AbstractMethod, QuadraticPenalty
+from lariax.oracle import Oracle, as_point, bind
+from lariax.problem import Problem
+
+OUTPUTS = ("last", "random")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Snapshot(NamedTuple):
+    """What a callback sees, at every record."""
+
+    iteration: int
+    x: PyTree[Array]
+    multipliers: dict[str, Array]
+    record: dict[str, Any]
+
+
+def _explains_options(function: Callable[P, R]) -> Callable[P, R]:
+    """Say what was meant when an option is misspelt."""
+    options = list(inspect.signature(function).parameters)
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name in kwargs:
+            if name not in options:
+                close = difflib.get_close_matches(name, options, n=1)
+                hint = f"Did you mean {close[0]!r}? " if close else ""
+                raise TypeError(f"{function.__name__} has no option {name!r}. {hint}It takes {', '.join(options)}.")
+        return function(*args, **kwargs)
+
+    return checked
+
+
+@_explains_options
+def solve(
+    problem: Problem,
+    x0: PyTree | Result,
+    method: AbstractMethod | str = "auto",
+    *,
+    iterations: int | None = None,
+    draws: int | None = None,
+    seconds: float | None = None,
+    batch_size: int | None = None,
+    seed: Any = None,
+    output: str | None = None,
+    record_every: int | None = None,
+    progress: bool = False,
+    callback: Callable[[Snapshot], Any] | None = None,
+) -> Result:
+    """Solve a problem from x0, or go on from an earlier result.
+
+    Arguments:
+        problem: what to solve.
+        x0: any pytree of floating point arrays; the run keeps its precision. Or a `Result`: the run goes on where that
+            one stopped, to the same bits as one longer run, with its method, batch size, seed and output.
+        method: one of the methods of Lariax; "auto" chooses by the structure of the problem.
+        iterations, draws, seconds: budgets, at least one; the first reached ends the run. They count anew when it goes on.
+        batch_size: samples an iteration from each source, 1 by default.
+        seed: the same seed gives the same bits. An integer, 0 by default.
+        output: "last" (default), or "random": the point after an iteration drawn uniformly, as the theorems want it.
+        record_every: iterations between two rows of history; by default some 200 rows.
+        progress: show a progress bar.
+        callback: called with a `Snapshot` at every record; the run stops when it returns True.
+
+    `solve` can be traced: `jax.vmap(lambda seed: lx.solve(problem, x0, iterations=1000, seed=seed).x)(jnp.arange(8))`
+    runs eight seeds in one compiled program, and the same goes for step sizes and penalties of the method.
+
+    >>> import jax, jax.numpy as jnp, lariax as lx
+    >>> problem = lx.Problem(
+    ...     lambda x, z: 0.5 * jnp.sum((x - z) ** 2),
+    ...     samples=lx.Distribution(lambda key: jnp.array([1.0, 3.0]) + jax.random.normal(key, (2,))),
+    ...     constraints={"equal": lx.Equal(lambda x, z: x[0] - x[1])},
+    ... )
+    >>> result = lx.solve(problem, jnp.zeros(2), iterations=10_000)
+    >>> result.status
+    'budget'
+    """
+    if not isinstance(problem, Problem):
+        raise TypeError(f"solve takes an lx.Problem first, found {type(problem).__name__}.")
+    _check_budgets(iterations, draws, seconds, record_every)
+    budget = Budget(iterations, draws, seconds)
+    given = (method, batch_size, seed, output)
+    if isinstance(x0, Result):
+        start = _continued(problem, x0, *given)
+    else:
+        start = _fresh(problem, x0, *given)
+    if start.traced:
+        return _solve_traced(start, budget, record_every, progress or callback is not None)
+    return _solve_on_host(start, budget, record_every, progress, callback)
+
+
+class _Start(NamedTuple):
+    """A run that is ready to go on."""
+
+    oracle: Oracle
+    method: AbstractMethod
+    run: Run
+    settings: Settings
+    feeder: Feeder
+    evaluations: Any
+    traced: bool
+    earlier: Result | None
+
+
+def _fresh(problem: Problem, x0: PyTree, method: Any, batch_size: int | None, seed: Any, output: str | None) -> _Start:
+    batch_size, seed, output = batch_size or 1, 0 if seed is None else seed, output or "last"
+    if not isinstance(batch_size, int) or batch_size < 1:
+        raise ValueError(f"batch_size must be a positive integer, found {batch_size!r}.")
+    if output not in OUTPUTS:
+        raise ValueError(f"output must be one of {', '.join(map(repr, OUTPUTS))}, found {output!r}.")
+    x = as_point(problem, x0)
+    method = _choose(method)
+    feeder = Feeder(problem.sources)
+    structures = feeder.structures()
+    oracle = bind(problem, x, structures, batch_size=batch_size, copies=method.copies, has_slacks=method.wants_slacks)
+    needed = method.smallest_batch(oracle)
+    if batch_size < needed:
+        raise ValueError(
+            f"{type(method).__name__} forms unbiased products from pairs within a batch and needs "
+            f"batch_size >= {needed}, found {batch_size}. Raise batch_size, or use pairs=False."
+        )
+    method = _in_precision(method, oracle.dtype)
+    block = block_length(oracle, structures)
+    fed = feeder.first_iteration(block, oracle.sample_counts)
+    key = seed if _is_key(seed) else jax.random.key(seed)
+    run, finite, evaluations = begin(oracle, method, x, key, fed, output == "random")
+    traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(run))
+    if not traced:
+        _check_finite(finite)
+    settings = Settings(batch_size, output, block)
+    return _Start(oracle, method, run, settings, feeder, evaluations, traced, earlier=None)
+
+
+def _continued(
+    problem: Problem, earlier: Result, method: Any, batch_size: int | None, seed: Any, output: str | None
+) -> _Start:
+    before = earlier.continuation
+    kept = {"batch_size": before.settings.batch_size, "output": before.settings.output}
+    for name, value in (("batch_size", batch_size), ("output", output)):
+        if value not in (None, kept[name]):
+            raise ValueError(
+                f"a continued run keeps its {name}={kept[name]!r}, found {value!r}. Start a new run from result.x."
+            )
+    if seed is not None or method not in ("auto", before.method):
+        raise ValueError("a continued run keeps its seed and method. Start a new run from result.x to change them.")
+    if earlier.status == "diverged":
+        raise ValueError("a diverged run cannot go on. Start a new run from result.x with a smaller step size.")
+    oracle = bind(
+        problem,
+        earlier.x,
+        before.feeder.structures(),
+        batch_size=before.settings.batch_size,
+        copies=before.method.copies,
+        has_slacks=before.method.wants_slacks,
+    )
+    if (oracle.blocks, oracle.coordinates) != (before.oracle.blocks, before.oracle.coordinates):
+        raise ValueError(
+            f"this result belongs to a problem with constraints {_lengths(before.oracle)}, found {_lengths(oracle)}. "
+            "Names, order and lengths must stay; start a new run from result.x otherwise."
+        )
+    return _Start(oracle, before.method, before.run, before.settings, before.feeder, 0, False, earlier)
+
+
+def _lengths(oracle: Oracle) -> dict[str, int]:
+    return {block.name: block.size for block in oracle.blocks}
+
+
+def _choose(method: Any) -> AbstractMethod:
+    if isinstance(method, AbstractMethod):
+        return method
+    if method == "auto":
+        return QuadraticPenalty()
+    raise TypeError(f'method must be "auto" or a method such as lx.QuadraticPenalty(...), found {method!r}.')
+
+
+def _is_key(seed: Any) -> bool:
+    return isinstance(seed, jax.Array) and jnp.issubdtype(seed.dtype, jax.dtypes.prng_key)
+
+
+def _in_precision(method: AbstractMethod, dtype: Any) -> AbstractMethod:
+    """Hyperparameters as arrays: they are traced, so other values do not compile again."""
+
+    def convert(leaf: Any) -> Any:
+        is_number = isinstance(leaf, float | int | np.ndarray | np.generic | jax.Array) and not isinstance(leaf, bool)
+        return jnp.asarray(leaf, dtype) if is_number else leaf
+
+    return jax.tree.map(convert, method)
+
+
+def _check_budgets(iterations: int | None, draws: int | None, seconds: float | None, record_every: int | None) -> None:
+    if iterations is None and draws is None and seconds is None:
+        raise ValueError("say how long to run: iterations=, draws= or seconds=, at least one.")
+    for name, value in (("iterations", iterations), ("draws", draws), ("record_every", record_every)):
+        if value is not None and (not isinstance(value, int | np.integer) or value < 1 or value >= NEVER):
+            raise ValueError(f"{name} must be a positive integer below 2^31, found {value!r}.")
+    if seconds is not None and not seconds > 0:
+        raise ValueError(f"seconds must be positive, found {seconds!r}.")
+
+
+def _check_finite(finite: dict[str, Array]) -> None:
+    bad = [what for what, is_finite in finite.items() if not is_finite]
+    if bad:
+        raise ValueError(
+            f"{bad[0]} is not finite at x0 on the first batch of samples. Start from a point where every function is "
+            "defined, and look for log, sqrt or division at 0 (also in gradients: sqrt and norm at 0)."
+        )
+
+
+def _solve_traced(start: _Start, budget: Budget, record_every: int | None, watched: bool) -> Result:
+    """A run inside jit or vmap: the whole of it in one call, with nobody looking."""
+    oracle = start.oracle
+    last = budget.last_iteration(0, oracle.draws_per_iteration, oracle.draws_per_iteration)
+    if last is None or budget.seconds is not None or watched or start.feeder:
+        raise ValueError(
+            "inside jit or vmap a run needs iterations= or draws=, and has no seconds=, progress=, callback= or Stream."
+        )
+    every = record_every or record_interval(last, 0)
+    run, records, each = advance(
+        oracle,
+        start.method,
+        start.run,
+        jnp.int32(last),
+        jnp.int32(every),
+        start.feeder.nothing,
+        start.settings.block,
+        max(1, last // every),
+    )
+    rows = jax.tree.map(lambda column: column[: last // every], records.rows)
+    rows["draws"] = (rows["iteration"] + 1) * oracle.draws_per_iteration
+    return Result(
+        *conclude(oracle, start.method, run),
+        iterations=run.iteration,
+        draws=(run.iteration + 1) * oracle.draws_per_iteration,
+        evaluations=start.evaluations + run.iteration * each,
+        seconds=jnp.zeros(()),
+        history=History(rows),
+        outcome=jnp.where(run.finite, outcome("budget"), outcome("diverged")),
+        continuation=Continuation(run, oracle, start.method, start.settings, start.feeder),
+    )
+
+
+def _solve_on_host(
+    start: _Start,
+    budget: Budget,
+    record_every: int | None,
+    progress: bool,
+    callback: Callable[[Snapshot], Any] | None,
+) -> Result:
+    oracle, method, run, feeder, block = (
+        start.oracle,
+        start.method,
+        start.run,
+        start.feeder,
+        start.settings.block,
+    )
+    first, per_iteration = int(run.iteration), oracle.draws_per_iteration
+    last = budget.last_iteration(first, per_iteration, 0 if start.earlier else per_iteration)
+    if last is None and budget.seconds is None:
+        raise ValueError(
+            "nothing in this problem is random, so a budget of draws never ends. Say iterations= or seconds=."
+        )
+    every = record_every or record_interval(last, first)
+    ledger = Ledger(start.earlier, per_iteration, oracle.rows)
+    pace = Pace(block)
+    iteration, status, each = first, "budget", 0
+    with ProgressBar(progress, first, last, budget) as bar:
+        try:
+            while (last is None or iteration < last) and not budget.out_of_time():
+                fed, stop = feeder.nothing, pace.next_stop(iteration, last, budget)
+                stop = min(stop, (iteration // every + (1 if callback else ledger.capacity)) * every)
+                if feeder:
+                    fed, available = feeder.block((iteration + 1) // block * block, block, oracle.sample_counts)
+                    if available <= iteration:
+                        status = "source_ended"
+                        break
+                    stop = min(stop, available)
+                began = budget.elapsed()
+                run, records, each = jax.block_until_ready(
+                    advance(oracle, method, run, jnp.int32(stop), jnp.int32(every), fed, block, ledger.capacity)
+                )
+                ended = budget.elapsed()
+                pace.learn(stop - iteration, ended - began)
+                ledger.add(records, iteration, stop, began, ended)
+                iteration = int(run.iteration)
+                bar.update(iteration, ledger.newest)
+                if not run.finite:
+                    status = "diverged"
+                    break
+                if callback and iteration % every == 0:
+                    x, multipliers = conclude(oracle, method, run)
+                    if callback(Snapshot(iteration, x, multipliers, ledger.newest)):
+                        status = "interrupted"
+                        break
+        except KeyboardInterrupt:
+            status = "interrupted"
+    x, multipliers = conclude(oracle, method, run)
+    earlier = start.earlier
+    return Result(
+        x=x,
+        multipliers=multipliers,
+        iterations=iteration,
+        draws=(iteration + 1) * per_iteration,
+        evaluations=int(earlier.evaluations if earlier else start.evaluations) + (iteration - first) * int(each),
+        seconds=(earlier.seconds if earlier else 0.0) + budget.elapsed(),
+        history=ledger.history(sound_until=int(run.sound_at) if status == "diverged" else None),
+        outcome=outcome(status),
+        continuation=Continuation(run, oracle, method, start.settings, feeder),
+    )

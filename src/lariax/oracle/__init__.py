@@ -1,0 +1,20 @@
+"""What a method may ask at (x, sample)."""
+
+from lariax.oracle._bind import LariaxWarning, as_point, bind
+from lariax.oracle._coordinates import Coordinates
+from lariax.oracle._oracle import Batch, Block, Look, Oracle, Rows, Vector, counting, leave_one_out
+
+__all__ = [
+    "Batch",
+    "Block",
+    "Coordinates",
+    "LariaxWarning",
+    "Look",
+    "Oracle",
+    "Rows",
+    "Vector",
+    "as_point",
+    "bind",
+    "counting",
+    "leave_one_out",
+]

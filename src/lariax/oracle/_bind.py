@@ -1,0 +1,145 @@
+"""A problem meets a starting point: everything that can be wrong is found here, before anything is compiled."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from lariax.oracle._coordinates import Coordinates
+from lariax.oracle._oracle import Block, Oracle
+from lariax.problem import AbstractConstraint, AbstractSource, Problem, describe_shape, first_nonfinite
+
+
+class LariaxWarning(UserWarning):
+    """Something was changed on the way in, and the run goes on."""
+
+
+def as_point(problem: Problem, x0: PyTree) -> PyTree[Array]:
+    """x0 as arrays within the set, in its own precision."""
+    leaves = jax.tree_util.tree_leaves_with_path(x0)
+    if not leaves:
+        raise ValueError("x0 holds no numbers; expected an array or a pytree of arrays.")
+    for path, leaf in leaves:
+        name = "x0" + jax.tree_util.keystr(path)
+        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+            raise TypeError(
+                f"{name} must be of floating point, found {jnp.result_type(leaf)}. Write 0.0 for 0, or "
+                "jax.tree.map(lambda leaf: jnp.asarray(leaf, float), x0)."
+            )
+    if not jax.config.read("jax_enable_x64") and any(getattr(leaf, "dtype", None) == np.float64 for _, leaf in leaves):
+        warnings.warn(
+            "x0 is float64, but JAX's 64-bit mode is off: the run is in float32. For float64, say "
+            'jax.config.update("jax_enable_x64", True) first; to silence this, pass x0 as float32.',
+            LariaxWarning,
+            stacklevel=4,
+        )
+    bad = first_nonfinite(x0)
+    if bad is not None:
+        raise ValueError(f"x0{bad[0]} holds {bad[2]} at index {bad[1]}; every entry must be finite.")
+    x = jax.tree.map(jnp.asarray, x0)
+    complaint = problem.simple.mismatch(x)
+    if complaint is not None:
+        raise ValueError(f"x0 does not fit the problem's {type(problem.simple).__name__}: {complaint}")
+    if any(isinstance(leaf, jax.core.Tracer) for _, leaf in leaves) or bool(problem.within.contains(x)):
+        return x
+    warnings.warn(
+        f"x0 lies outside within={type(problem.within).__name__}; the run starts from its projection.",
+        LariaxWarning,
+        stacklevel=4,
+    )
+    return problem.within.project(x)
+
+
+def bind(
+    problem: Problem,
+    x: PyTree[Array],
+    samples: tuple[PyTree | None, ...],
+    *,
+    batch_size: int,
+    copies: int,
+    has_slacks: bool,
+) -> Oracle:
+    """The oracle of a problem for points like x; `samples` holds the shape of one sample of each source."""
+    objective = _shape("the objective", problem.objective, x, samples[0], problem.samples is not None)
+    joint: dict[str, Any] = {}
+    if problem.is_joint:
+        objective, joint = _joint_output(problem, objective)
+    if not _is_scalar(objective):
+        raise ValueError(
+            f"the objective must return one number of floating point a sample, found {describe_shape(objective)}. It "
+            "is called with a single sample; average or sum inside the function if it looks at several things."
+        )
+    blocks: list[Block] = []
+    own_sources = 0
+    for name, constraint in problem.constraints.items():
+        source: int | None = 0
+        if isinstance(constraint.samples, AbstractSource):
+            own_sources += 1
+            source = own_sources
+        elif constraint.samples is None:
+            source = None
+        shape = _constraint_shape(name, constraint, x, None if source is None else samples[source], joint)
+        start = blocks[-1].start + blocks[-1].size if blocks else 0
+        blocks.append(Block(name, shape, start, constraint.inequality, source))
+    return Oracle(problem, Coordinates.of(x), tuple(blocks), batch_size, copies, has_slacks)
+
+
+def _shape(what: str, fun: Callable[..., Any], x: PyTree, sample: PyTree, random: bool) -> PyTree:
+    """The shape of what the user's function returns; its own error, if it raises one, with the circumstances."""
+    try:
+        return jax.eval_shape(fun, x, sample) if random else jax.eval_shape(fun, x)
+    except Exception as error:
+        call = f"(x, sample) with sample {describe_shape(sample)}" if random else "(x), as samples=None"
+        error.add_note(f"Lariax called {what} as {call} and x {describe_shape(x)}.")
+        raise
+
+
+def _is_scalar(value: Any) -> bool:
+    return hasattr(value, "shape") and value.shape == () and jnp.issubdtype(value.dtype, jnp.floating)
+
+
+def _joint_output(problem: Problem, output: Any) -> tuple[Any, dict[str, Any]]:
+    if not (isinstance(output, tuple) and len(output) == 2 and isinstance(output[1], dict)):
+        raise TypeError(
+            "the function of Problem.joint must return (loss, {name: value, ...}), found "
+            f"{type(output).__name__}: {describe_shape(output)}."
+        )
+    missing = [name for name, c in problem.constraints.items() if c.fun is None and name not in output[1]]
+    if missing:
+        raise ValueError(
+            f"the joint function returns no value for the constraints {missing}; it returns {sorted(output[1])}. "
+            "Use the same names in both places."
+        )
+    return output
+
+
+def _constraint_shape(
+    name: str, constraint: AbstractConstraint, x: PyTree, sample: PyTree, joint: dict[str, Any]
+) -> tuple[int, ...]:
+    if constraint.fun is None:
+        value = joint[name]
+    else:
+        value = _shape(f"constraint {name!r}", constraint.fun, x, sample, constraint.samples is not None)
+    shape = getattr(value, "shape", None)
+    if shape is None or len(shape) > 1 or 0 in shape or not jnp.issubdtype(value.dtype, jnp.floating):
+        raise ValueError(
+            f"constraint {name!r} must return a number or a vector of floating point, found {describe_shape(value)}. "
+            "Use jnp.stack or jnp.ravel to make it one vector."
+        )
+    try:
+        fits = np.broadcast_shapes(constraint.bound.shape, shape) == tuple(shape)
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"constraint {name!r} returns shape {tuple(shape)}, but its bound has shape {constraint.bound.shape}. "
+            "Give one bound for all entries, or one for each."
+        )
+    bad = first_nonfinite(constraint.bound)
+    if bad is not None:
+        raise ValueError(f"the bound of constraint {name!r} holds {bad[2]}; leave out constraints without a bound.")
+    return tuple(shape)

@@ -1,0 +1,374 @@
+"""What a method may ask at (x, sample): values, gradients, J^T w, and their unbiased products.
+
+A method sees one flat vector: the coordinates of x, followed by one slack for each row of an inequality when the method
+wants inequalities as equalities,  r(x) + s = 0 with s >= 0.  Constraints are the rows of one residual vector r.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from math import prod
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, Key, PyTree
+
+from lariax.oracle._coordinates import Coordinates
+from lariax.problem import AbstractSource, Problem
+
+Vector = Float[Array, " d"]
+Rows = tuple[Float[Array, "n m"], ...]
+"""Residuals sample by sample, one array a constraint; a deterministic constraint has one row."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """One named constraint within the residual vector."""
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+    inequality: bool
+    source: int | None  # which of the oracle's sources its samples come from; None: deterministic
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def rows(self) -> slice:
+        return slice(self.start, self.start + self.size)
+
+
+class Batch(NamedTuple):
+    """The samples of one iteration, one entry a source (None where the objective is deterministic)."""
+
+    samples: tuple[PyTree | None, ...]
+
+
+class Look(NamedTuple):
+    """One forward pass at a point: objective and residuals sample by sample, and the way back."""
+
+    objective: Float[Array, " n"]
+    residuals: Rows
+    pull: Callable[[tuple[Float[Array, " n"], Rows]], tuple[Vector]]
+
+    def gradient(self, weights: Rows | None = None) -> Vector:
+        """mean of grad f + sum over rows of J_i^T w_i / n: one backward pass, the Jacobian is never formed.
+
+        `weights` has one row for all samples, or one for each.
+        """
+        n = self.objective.shape[0]
+        if weights is None:
+            weights = tuple(jnp.zeros_like(r) for r in self.residuals)
+        spread = tuple(jnp.broadcast_to(w, r.shape) / r.shape[0] for w, r in zip(weights, self.residuals, strict=True))
+        return self.pull((jnp.full_like(self.objective, 1 / n), spread))[0]
+
+
+class Oracle(eqx.Module):
+    """The problem as a method sees it, for a given batch size.
+
+    `copies` independent batches of the constraints' samples are drawn an iteration: with 2, the paper's zeta1 and
+    zeta2; with 1, unbiased products come from all ordered pairs within the batch.
+    """
+
+    problem: Problem
+    coordinates: Coordinates = eqx.field(static=True)
+    blocks: tuple[Block, ...] = eqx.field(static=True)
+    batch_size: int = eqx.field(static=True)
+    copies: int = eqx.field(static=True)
+    has_slacks: bool = eqx.field(static=True)
+
+    # --- the shape of things
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        return self.coordinates.dtype
+
+    @property
+    def dimension(self) -> int:
+        """Of the vector that the method moves: x and the slacks."""
+        return self.coordinates.size + sum(block.size for block in self._slack_blocks)
+
+    @property
+    def rows(self) -> int:
+        """m, the number of scalar constraints."""
+        return sum(block.size for block in self.blocks)
+
+    @property
+    def inequality(self) -> Bool[Array, " m"]:
+        """Which rows are r <= 0; the others are r = 0."""
+        return jnp.asarray([block.inequality for block in self.blocks for _ in range(block.size)], bool)
+
+    @property
+    def has_random_constraints(self) -> bool:
+        return any(block.source is not None for block in self.blocks)
+
+    @property
+    def _slack_blocks(self) -> list[Block]:
+        return [block for block in self.blocks if block.inequality and self.has_slacks]
+
+    # --- samples
+
+    @property
+    def sources(self) -> tuple[AbstractSource | None, ...]:
+        return self.problem.sources
+
+    def samples_from(self, source: int) -> int:
+        """How many samples an iteration takes from a source."""
+        shared = any(block.source == source for block in self.blocks)
+        return self.batch_size * (self.copies if shared else 1)
+
+    @property
+    def sample_counts(self) -> list[int]:
+        return [self.samples_from(i) for i in range(len(self.sources))]
+
+    @property
+    def draws_per_iteration(self) -> int:
+        return sum(
+            source.rows_per_sample * self.samples_from(i) for i, source in enumerate(self.sources) if source is not None
+        )
+
+    def caches(self, block: int) -> tuple[PyTree, ...]:
+        return tuple(
+            None if source is None else source.cache(block, self.samples_from(i))
+            for i, source in enumerate(self.sources)
+        )
+
+    def draw(
+        self,
+        key: Key[Array, ""],
+        iterations: Int[Array, " n"],
+        caches: tuple[PyTree, ...],
+        fed: tuple[PyTree, ...],
+    ) -> tuple[tuple[PyTree, ...], tuple[PyTree, ...]]:
+        """Tickets for a block of iterations. What the host feeds (`fed`, by source) is passed through."""
+        tickets, kept = [], []
+        for i, source in enumerate(self.sources):
+            if source is None or source.from_host:
+                ticket, cache = fed[i], caches[i]
+            else:
+                count = self.samples_from(i)
+                ticket, cache = source.draw(jax.random.fold_in(key, i), iterations, count, caches[i])
+            tickets.append(ticket)
+            kept.append(cache)
+        return tuple(tickets), tuple(kept)
+
+    def fetch(self, tickets: tuple[PyTree, ...]) -> Batch:
+        """The samples behind the tickets of one iteration."""
+        return Batch(
+            tuple(
+                None if source is None else source.fetch(ticket)
+                for source, ticket in zip(self.sources, tickets, strict=True)
+            )
+        )
+
+    # --- looking
+
+    def look(self, z: Vector, batch: Batch) -> Look:
+        """Objective and residuals on the (first copy of the) batch, with their gradients at hand."""
+        samples = self._copy(batch, 0)
+        _count(self._calls(objective=True))
+
+        def evaluate(point: Vector) -> tuple[Float[Array, " n"], Rows]:
+            objective, joint = self._objective(point, samples)
+            return objective, self._residuals(point, samples, joint)
+
+        (objective, residuals), pull = jax.vjp(evaluate, z)
+        return Look(objective, residuals, pull)
+
+    def residuals(self, z: Vector, batch: Batch, copy: int = 0) -> Rows:
+        """Residuals alone: a forward pass."""
+        samples = self._copy(batch, copy)
+        _count(self._calls(objective=self._needs_joint))
+        joint = self._objective(z, samples)[1] if self._needs_joint else {}
+        return self._residuals(z, samples, joint)
+
+    def objective(self, z: Vector, batch: Batch) -> Float[Array, ""]:
+        """The mean objective on the batch, for the record."""
+        return jnp.mean(self._objective(z, self._copy(batch, 0))[0])
+
+    def penalty_gradient(
+        self, z: Vector, penalty: ArrayLike, batch: Batch, multipliers: Float[Array, " m"] | None = None
+    ) -> tuple[Vector, Float[Array, " m"]]:
+        """An unbiased gradient of  f + y . r + (rho / 2) ||r||^2,  and the residuals that went into it.
+
+            grad f + sum_i grad r_i(x, zeta1) ( y_i + rho r_i(x, zeta2) )
+
+        with zeta1, zeta2 independent: the two copies of the batch, or all ordered pairs of its rows.
+        """
+        look = self.look(z, batch)
+        if self.copies == 2 and self.has_random_constraints:
+            seen = self.residuals(z, batch, copy=1)
+            partners = tuple(
+                own if block.source is None else jnp.broadcast_to(jnp.mean(other, axis=0), own.shape)
+                for block, own, other in zip(self.blocks, look.residuals, seen, strict=True)
+            )
+        else:
+            seen = look.residuals
+            partners = tuple(
+                own if block.source is None else leave_one_out(own)
+                for block, own in zip(self.blocks, look.residuals, strict=True)
+            )
+        values = self.join(seen)
+        partners = self._without_replacement(partners, look.residuals)
+        y = self.split(jnp.zeros(self.rows, self.dtype) if multipliers is None else multipliers)
+        return look.gradient(tuple(a + penalty * b for a, b in zip(y, partners, strict=True))), values
+
+    def _without_replacement(self, partners: Rows, own: Rows) -> Rows:
+        """Rows drawn from N without replacement repel each other: E over pairs of the corrected partner is the mean.
+
+        (N - 1)/N (partner) + 1/N (the row's own value)
+        """
+
+        def corrected(block: Block, partner: Array, value: Array) -> Array:
+            source = None if block.source is None else self.sources[block.source]
+            if source is None or source.population is None:
+                return partner
+            return partner + (value - partner) / source.population
+
+        return tuple(corrected(*each) for each in zip(self.blocks, partners, own, strict=True))
+
+    # --- the simple convex term, and what goes in and out
+
+    def prox(self, z: Vector, step_size: ArrayLike) -> Vector:
+        """The proximal map of h and the projection on X, with slacks kept non-negative."""
+        x, slacks = self._parts(z)
+        simple = self.problem.simple.prox(self.coordinates.unravel(x), step_size)
+        return self._point(self.coordinates.ravel(simple), jnp.maximum(slacks, 0))
+
+    def start(self, x: PyTree[Array], batch: Batch) -> Vector:
+        """x as a vector, slacks as small as the first batch lets them be."""
+        vector = self.coordinates.ravel(x)
+        if not self._slack_blocks:
+            return vector
+        residuals = self.join(
+            self.residuals(jnp.zeros(self.dimension, self.dtype).at[: vector.size].set(vector), batch)
+        )
+        slacks = jnp.concatenate([-residuals[block.rows] for block in self._slack_blocks])
+        return self._point(vector, jnp.maximum(slacks, 0))
+
+    def x_of(self, z: Vector) -> PyTree[Array]:
+        """The user's x."""
+        return self.coordinates.unravel(self._parts(z)[0])
+
+    def named_values(self, residuals: Float[Array, " m"], z: Vector) -> dict[str, Array]:
+        """Residuals (slacks included) as estimates of E[fun], in the user's own units and shapes."""
+        slacks = self._slack_rows(z)
+        values = {}
+        for block in self.blocks:
+            constraint = self.problem.constraints[block.name]
+            value = constraint.sign * (residuals - slacks)[block.rows].reshape(block.shape)
+            values[block.name] = value + constraint.bound.astype(self.dtype)
+        return values
+
+    def named_multipliers(self, multipliers: Float[Array, " m"]) -> dict[str, Array]:
+        """Multipliers with the user's sign: L = f + sum y . fun."""
+        signs = self.problem.constraints
+        return {
+            block.name: signs[block.name].sign * multipliers[block.rows].reshape(block.shape) for block in self.blocks
+        }
+
+    def join(self, rows: Rows) -> Float[Array, " m"]:
+        """Batch means as one residual vector."""
+        means = [jnp.mean(r, axis=0) for r in rows]
+        return jnp.concatenate(means) if means else jnp.zeros(0, self.dtype)
+
+    def split(self, vector: Float[Array, " m"]) -> Rows:
+        """One row of weights for each constraint."""
+        return tuple(vector[None, block.rows] for block in self.blocks)
+
+    # --- inside
+
+    def _parts(self, z: Vector) -> tuple[Vector, Float[Array, " s"]]:
+        return z[: self.coordinates.size], z[self.coordinates.size :]
+
+    def _point(self, x: Vector, slacks: Float[Array, " s"]) -> Vector:
+        return jnp.concatenate([x, slacks]) if self._slack_blocks else x
+
+    def _slack_rows(self, z: Vector) -> Float[Array, " m"]:
+        """The slack of each row of the residual vector, 0 for equalities."""
+        slacks = jnp.zeros(self.rows, self.dtype)
+        start = self.coordinates.size
+        for block in self._slack_blocks:
+            slacks = slacks.at[block.rows].set(z[start : start + block.size])
+            start += block.size
+        return slacks
+
+    def _copy(self, batch: Batch, copy: int) -> tuple[PyTree | None, ...]:
+        """One of the independent batches within a batch."""
+        b = self.batch_size
+        return tuple(
+            jax.tree.map(lambda rows: rows[copy * b : (copy + 1) * b], samples) if samples is not None else None
+            for samples in batch.samples
+        )
+
+    @property
+    def _needs_joint(self) -> bool:
+        """Whether constraint values come out of the objective's function."""
+        return any(self.problem.constraints[block.name].fun is None for block in self.blocks)
+
+    def _objective(self, z: Vector, samples: tuple[PyTree | None, ...]) -> tuple[Float[Array, " n"], dict[str, Array]]:
+        """The user's objective, sample by sample, and what a joint function says of the constraints."""
+        x, joint = self.x_of(z), {}
+        if self.problem.samples is None:
+            objective = jnp.reshape(self.problem.objective(x), (1,))
+        else:
+            objective = jax.vmap(self.problem.objective, (None, 0))(x, samples[0])
+        if self.problem.is_joint:
+            objective, joint = objective
+        return objective.astype(self.dtype), joint
+
+    def _residuals(self, z: Vector, samples: tuple[PyTree | None, ...], joint: dict[str, Array]) -> Rows:
+        """The user's constraints as residuals, sample by sample."""
+        x, slacks = self.x_of(z), self._slack_rows(z)
+        residuals = []
+        for block in self.blocks:
+            constraint = self.problem.constraints[block.name]
+            if constraint.fun is None:
+                value = joint[block.name]
+            elif block.source is None:
+                value = constraint.fun(x)
+            else:
+                value = jax.vmap(constraint.fun, (None, 0))(x, samples[block.source])
+            value = jnp.reshape(value, (-1, block.size)).astype(self.dtype)
+            bound = jnp.broadcast_to(constraint.bound.astype(self.dtype), block.shape).ravel()
+            residuals.append(constraint.sign * (value - bound) + slacks[block.rows])
+        return tuple(residuals)
+
+    def _calls(self, objective: bool) -> int:
+        """How often a pass calls the user's functions: once a sample and function."""
+        random, own = (
+            self.batch_size,
+            [b for b in self.blocks if self.problem.constraints[b.name].fun is not None],
+        )
+        constraints = sum(1 if block.source is None else random for block in own)
+        return constraints + objective * (1 if self.problem.samples is None else random)
+
+
+def leave_one_out(rows: Float[Array, "n m"]) -> Float[Array, "n m"]:
+    """For each row the mean of the others."""
+    return (jnp.sum(rows, axis=0) - rows) / (rows.shape[0] - 1)
+
+
+_tally: ContextVar[list[int] | None] = ContextVar("evaluations", default=None)
+
+
+def _count(evaluations: int) -> None:
+    tally = _tally.get()
+    if tally is not None:
+        tally.append(evaluations)
+
+
+@contextmanager
+def counting() -> Iterator[list[int]]:
+    """Evaluations asked for while tracing, so that the count is of the code that runs: `sum(tally)`."""
+    tally: list[int] = []
+    token = _tally.set(tally)
+    try:
+        yield tally
+    finally:
+        _tally.reset(token)

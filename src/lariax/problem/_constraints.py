@@ -1,0 +1,107 @@
+"""Named requirements on x. A constraint says what must hold; multipliers, slacks and samples live elsewhere."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Final
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike
+
+from lariax.problem._sources import AbstractSource
+
+
+class _Shared:
+    """The type of `SHARED`."""
+
+    def __repr__(self) -> str:
+        return "SHARED"
+
+
+SHARED: Final = _Shared()
+"""`samples=SHARED`, the default: the constraint sees the very rows that the objective sees."""
+
+
+class AbstractConstraint(eqx.Module):
+    """E[fun(x, sample)] compared with `bound`. `fun` returns a scalar or a vector; None inside `Problem.joint`.
+
+    `samples` is `SHARED` (the problem's own rows), a source of its own, or None: deterministic, `fun(x)`.
+
+    Internally every constraint is the residual  r(x) = sign (E[fun] - bound),  with r = 0 for an equality and r <= 0
+    for an inequality, and its multiplier is  sign  times the multiplier of the residual: L = f + sum y . fun.
+    """
+
+    sign: eqx.AbstractClassVar[float]
+    inequality: eqx.AbstractClassVar[bool]
+    relation: eqx.AbstractClassVar[str]
+
+    fun: eqx.AbstractVar[Callable[..., Array] | None]
+    bound: eqx.AbstractVar[Array]
+    samples: eqx.AbstractVar[AbstractSource | _Shared | None]
+
+    def __check_init__(self) -> None:
+        name = type(self).__name__
+        if self.fun is not None and not callable(self.fun):
+            raise TypeError(
+                f"{name} takes a function fun(x, sample) first, found {self.fun!r}. Write {name}(fun, bound); inside "
+                f"Problem.joint, where the functions are joined, write {name}(bound=...)."
+            )
+        if not isinstance(self.samples, AbstractSource | _Shared | None):
+            raise TypeError(
+                f"samples= of {name} takes a source (Distribution, Dataset, Stratified, Stream) or None for a "
+                f"deterministic constraint, found {type(self.samples).__name__}. Leave it out to use the problem's own samples."
+            )
+
+
+def _bound(value: ArrayLike) -> Array:
+    return jnp.asarray(value)
+
+
+class Equal(AbstractConstraint):
+    """E[fun(x, sample)] = bound, by default 0.
+
+    >>> import lariax as lx
+    >>> sphere = lx.Equal(lambda x: x @ x, 1.0, samples=None)
+    """
+
+    fun: Callable[..., Array] | None = None
+    bound: Array = eqx.field(default=0.0, converter=_bound)
+    samples: AbstractSource | _Shared | None = eqx.field(default=SHARED, kw_only=True)
+
+    sign: ClassVar[float] = 1.0
+    inequality: ClassVar[bool] = False
+    relation: ClassVar[str] = "="
+
+
+class AtMost(AbstractConstraint):
+    """E[fun(x, sample)] <= bound, by default 0, entry by entry. Its multiplier is >= 0.
+
+    >>> import lariax as lx
+    >>> budget = lx.AtMost(lambda x, cost: cost @ x, 10.0)
+    """
+
+    fun: Callable[..., Array] | None = None
+    bound: Array = eqx.field(default=0.0, converter=_bound)
+    samples: AbstractSource | _Shared | None = eqx.field(default=SHARED, kw_only=True)
+
+    sign: ClassVar[float] = 1.0
+    inequality: ClassVar[bool] = True
+    relation: ClassVar[str] = "<="
+
+
+class AtLeast(AbstractConstraint):
+    """E[fun(x, sample)] >= bound, by default 0, entry by entry. Its multiplier is <= 0.
+
+    >>> import lariax as lx
+    >>> recall = lx.AtLeast(lambda x, row: row @ x, 0.9)
+    """
+
+    fun: Callable[..., Array] | None = None
+    bound: Array = eqx.field(default=0.0, converter=_bound)
+    samples: AbstractSource | _Shared | None = eqx.field(default=SHARED, kw_only=True)
+
+    sign: ClassVar[float] = -1.0
+    inequality: ClassVar[bool] = True
+    relation: ClassVar[str] = ">="
+
+
+Constraints = dict[str, Any]

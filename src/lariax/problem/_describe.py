@@ -1,0 +1,34 @@
+"""Words for errors: what was found, in the terms of the person who wrote it."""
+
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+
+def describe_shape(tree: PyTree) -> str:
+    """Shape and dtype of every leaf, with its path: `['w'] float32(3, 2), ['b'] float32(2,)`."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    words = [f"{jax.tree_util.keystr(path)} {_leaf(leaf)}".strip() for path, leaf in leaves[:8]]
+    return ", ".join(words) + (f" and {len(leaves) - 8} more" if len(leaves) > 8 else "") if words else "nothing"
+
+
+def _leaf(leaf: Any) -> str:
+    if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
+        return f"{leaf.dtype}{tuple(leaf.shape)}"
+    return type(leaf).__name__
+
+
+def first_nonfinite(tree: PyTree) -> tuple[str, tuple[int, ...], float] | None:
+    """Path, index and value of the first entry that is NaN or infinite; None when all are finite."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        if isinstance(leaf, jax.core.Tracer):
+            continue
+        array = np.asarray(leaf)
+        if np.issubdtype(array.dtype, np.floating) or array.dtype.name == "bfloat16":
+            finite = np.isfinite(array)
+            if not finite.all():
+                index = np.unravel_index(int(np.argmin(finite)), array.shape)
+                return jax.tree_util.keystr(path), tuple(int(i) for i in index), float(array[index])
+    return None

@@ -1,0 +1,166 @@
+"""What is to be solved: objective, constraints, set, regulariser, samples. Immutable, and innocent of any method."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import equinox as eqx
+from jaxtyping import Array, PyTree
+
+from lariax.problem._constraints import SHARED, AbstractConstraint
+from lariax.problem._sources import AbstractSource
+from lariax.prox import AbstractProximable, Zero
+from lariax.sets import AbstractSet, Everything
+
+
+class Problem(eqx.Module):
+    """minimise E[f(x, sample)] + h(x)  subject to named constraints and x in a convex set.
+
+    Arguments:
+        objective: `f(x, sample) -> scalar`, for one sample; `f(x)` when `samples=None`. x is any pytree of arrays.
+        samples: where samples come from (`Distribution`, `Dataset`, `Stratified`, `Stream`); None: nothing random.
+        constraints: any number of `Equal`, `AtMost`, `AtLeast`, `Linear`, by name. The names come back in the
+            multipliers and in the history.
+        within: a closed convex set for x, of `lx.sets`; by default everything.
+        regularizer: a convex h with a proximal map, of `lx.prox`. Not together with `within`, as the sum of the two
+            has no proximal map in general.
+        heldout: a source of the same kind as `samples` that is never trained on.
+
+    >>> import jax, jax.numpy as jnp, lariax as lx
+    >>> problem = lx.Problem(
+    ...     lambda x, z: jnp.sum((x - z) ** 2),
+    ...     samples=lx.Distribution(lambda key: 1.0 + jax.random.normal(key, (3,))),
+    ...     constraints={"total": lx.Equal(lambda x: jnp.sum(x) - 1.0, samples=None)},
+    ...     within=lx.sets.NonNegative(),
+    ... )
+    """
+
+    objective: Callable[..., Any]
+    samples: AbstractSource | None
+    constraints: dict[str, AbstractConstraint]
+    within: AbstractSet
+    regularizer: AbstractProximable
+    heldout: AbstractSource | None
+    is_joint: bool = eqx.field(static=True)
+
+    def __init__(
+        self,
+        objective: Callable[..., Any],
+        *,
+        samples: AbstractSource | None = None,
+        constraints: Mapping[str, AbstractConstraint] | None = None,
+        within: AbstractSet | None = None,
+        regularizer: AbstractProximable | None = None,
+        heldout: AbstractSource | None = None,
+        _joint: bool = False,
+    ):
+        self.objective = objective
+        self.samples = samples
+        self.constraints = dict(constraints or {})
+        self.within = Everything() if within is None else within
+        self.regularizer = Zero() if regularizer is None else regularizer
+        self.heldout = heldout
+        self.is_joint = _joint
+
+    @classmethod
+    def joint(
+        cls,
+        fun: Callable[[PyTree, PyTree], tuple[Array, dict[str, Array]]],
+        *,
+        samples: AbstractSource,
+        constraints: Mapping[str, AbstractConstraint],
+        within: AbstractSet | None = None,
+        regularizer: AbstractProximable | None = None,
+        heldout: AbstractSource | None = None,
+    ) -> "Problem":
+        """One function for everything: `fun(x, sample) -> (loss, {name: value, ...})`, one forward pass for all.
+
+        A constraint without a function of its own takes its values from the dictionary, by name; constraints with their
+        own function (and perhaps their own samples) may stand beside them.
+
+        >>> import jax.numpy as jnp, lariax as lx
+        >>> def fun(x, row):
+        ...     error = row["input"] @ x - row["output"]
+        ...     return error**2, {"bias": error}
+        >>> rows = lx.Dataset({"input": jnp.eye(3), "output": jnp.ones(3)})
+        >>> problem = lx.Problem.joint(fun, samples=rows, constraints={"bias": lx.AtMost(bound=0.01)})
+        """
+        return cls(
+            fun,
+            samples=samples,
+            constraints=constraints,
+            within=within,
+            regularizer=regularizer,
+            heldout=heldout,
+            _joint=True,
+        )
+
+    def __check_init__(self) -> None:
+        if not callable(self.objective):
+            raise TypeError(
+                f"the objective must be a function f(x, sample), found {type(self.objective).__name__}. "
+                "Write lx.Problem(lambda x, sample: ..., samples=...)."
+            )
+        _check_source("samples=", self.samples)
+        _check_source("heldout=", self.heldout)
+        if self.is_joint and self.samples is None:
+            raise TypeError("Problem.joint needs samples=, found None: its function takes (x, sample).")
+        for name, constraint in self.constraints.items():
+            self._check_constraint(name, constraint)
+        for option, value, kind in (
+            ("within=", self.within, AbstractSet),
+            ("regularizer=", self.regularizer, AbstractProximable),
+        ):
+            if not isinstance(value, kind):
+                raise TypeError(
+                    f"{option} takes an object of lariax.{'sets' if kind is AbstractSet else 'prox'}, found "
+                    f"{type(value).__name__}."
+                )
+        if not isinstance(self.within, Everything) and not isinstance(self.regularizer, Zero):
+            raise ValueError(
+                f"within={type(self.within).__name__} and regularizer={type(self.regularizer).__name__} were both "
+                "given, but their sum has no proximal map in general. Keep the one that is harder to write as a "
+                "constraint, and state the other as an inequality."
+            )
+
+    def _check_constraint(self, name: Any, constraint: Any) -> None:
+        if not isinstance(name, str):
+            raise TypeError(f"constraints are named by strings, found the name {name!r}.")
+        if not isinstance(constraint, AbstractConstraint):
+            raise TypeError(
+                f"constraint {name!r} must be one of lx.Equal, lx.AtMost, lx.AtLeast, lx.Linear, found "
+                f"{type(constraint).__name__}. Wrap a bare function: lx.Equal(fun)."
+            )
+        if constraint.fun is None and not self.is_joint:
+            raise ValueError(
+                f"constraint {name!r} has no function. Write lx.{type(constraint).__name__}(fun, bound), or use "
+                "lx.Problem.joint if the objective's function returns the constraint values too."
+            )
+        if constraint.fun is not None and constraint.samples is SHARED and self.samples is None:
+            raise ValueError(
+                f"constraint {name!r} uses the problem's samples, but the problem has samples=None. Give the "
+                "constraint its own samples=, or samples=None if it is deterministic."
+            )
+        if constraint.fun is None and constraint.samples is not SHARED:
+            raise ValueError(
+                f"constraint {name!r} takes its values from the joint function, so it cannot have samples= of its own. "
+                "Leave samples= out, or give the constraint its own function."
+            )
+
+    @property
+    def sources(self) -> tuple[AbstractSource | None, ...]:
+        """The objective's source, then those that constraints brought along, in their order."""
+        own = (constraint.samples for constraint in self.constraints.values())
+        return (self.samples, *(source for source in own if isinstance(source, AbstractSource)))
+
+    @property
+    def simple(self) -> AbstractProximable:
+        """The one term that is handled by its proximal map: the set or the regulariser, whichever was given."""
+        return self.within if isinstance(self.regularizer, Zero) else self.regularizer
+
+
+def _check_source(option: str, source: Any) -> None:
+    if source is not None and not isinstance(source, AbstractSource):
+        raise TypeError(
+            f"{option} takes a source, found {type(source).__name__}. Wrap arrays in lx.Dataset(arrays), a sampler in "
+            "lx.Distribution(lambda key: ...), a data loader in lx.Stream(loader)."
+        )

@@ -1,0 +1,306 @@
+"""Where samples come from.
+
+A source hands out samples in two moves, so that the compiled loop can draw for hundreds of iterations at once without
+ever holding that many rows of data:
+
+    tickets = source.draw(key, iterations, count)     # cheap to keep: row numbers, or the samples themselves
+    samples = source.fetch(ticket)                    # the samples of one iteration, with a leading axis
+
+Samples depend on the key and on the iteration number alone, never on how iterations are grouped into blocks.
+"""
+
+import abc
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int, Key, PyTree
+
+from lariax.problem._describe import describe_shape, first_nonfinite
+
+
+class AbstractSource(eqx.Module):
+    """Something that can be sampled."""
+
+    from_host: eqx.AbstractClassVar[bool]
+
+    @abc.abstractmethod
+    def cache(self, block: int, count: int) -> PyTree:
+        """What `draw` keeps from one block of iterations to the next. It saves work and never changes what is drawn."""
+
+    @abc.abstractmethod
+    def draw(
+        self, key: Key[Array, ""], iterations: Int[Array, " n"], count: int, cache: PyTree
+    ) -> tuple[PyTree, PyTree]:
+        """PyTrees for `count` samples in each of the (consecutive) iterations, and the new cache."""
+
+    @abc.abstractmethod
+    def fetch(self, ticket: PyTree) -> PyTree:
+        """The samples of one iteration, stacked along a leading axis."""
+
+    @property
+    @abc.abstractmethod
+    def rows_per_sample(self) -> int:
+        """How many draws one sample counts for."""
+
+    @property
+    @abc.abstractmethod
+    def population(self) -> int | None:
+        """N when the samples of one iteration are drawn from N rows *without* replacement, else None."""
+
+
+class Distribution(AbstractSource):
+    """Samples from a distribution: `sampler(key)` returns one sample, any pytree of arrays.
+
+    >>> import jax, lariax as lx
+    >>> noise = lx.Distribution(lambda key: jax.random.normal(key, (50,)))
+    """
+
+    sampler: Callable[[Key[Array, ""]], PyTree]
+
+    from_host: ClassVar[bool] = False
+
+    def __check_init__(self) -> None:
+        if not callable(self.sampler):
+            raise TypeError(
+                f"Distribution takes a function of a JAX random key, found {type(self.sampler).__name__}. "
+                "Write lx.Distribution(lambda key: jax.random.normal(key, (3,))); for rows of data use lx.Dataset."
+            )
+
+    def cache(self, block: int, count: int) -> PyTree:
+        return None
+
+    def draw(
+        self, key: Key[Array, ""], iterations: Int[Array, " n"], count: int, cache: PyTree
+    ) -> tuple[PyTree, PyTree]:
+        def one_iteration(k: Array) -> PyTree:
+            return jax.vmap(self.sampler)(jax.random.split(jax.random.fold_in(key, k), count))
+
+        return jax.vmap(one_iteration)(iterations), cache
+
+    def fetch(self, ticket: PyTree) -> PyTree:
+        return ticket
+
+    @property
+    def rows_per_sample(self) -> int:
+        return 1
+
+    @property
+    def population(self) -> int | None:
+        return None
+
+
+class Dataset(AbstractSource):
+    """Rows of a pytree of arrays that share their first axis; one sample is one row of each array.
+
+    Rows are drawn with replacement. With `epochs=True` they come in reshuffled passes instead: the rows of one
+    iteration are distinct, and every row is seen once in a pass (but for a remainder of fewer rows than an iteration takes).
+
+    >>> import jax.numpy as jnp, lariax as lx
+    >>> rows = lx.Dataset({"features": jnp.ones((100, 3)), "label": jnp.ones(100)})
+    >>> len(rows)
+    100
+    """
+
+    arrays: PyTree[Array]
+    epochs: bool = eqx.field(static=True)
+
+    from_host: ClassVar[bool] = False
+
+    def __init__(self, arrays: PyTree, epochs: bool = False):
+        self.arrays = _device_rows(arrays, "Dataset")
+        self.epochs = epochs
+
+    def __len__(self) -> int:
+        return int(jax.tree.leaves(self.arrays)[0].shape[0])
+
+    def cache(self, block: int, count: int) -> PyTree:
+        if not self.epochs:
+            return None
+        if count > len(self):
+            raise ValueError(
+                f"one iteration takes {count} rows without replacement, found a Dataset of {len(self)} rows. "
+                "Lower batch_size, or use epochs=False to draw with replacement."
+            )
+        return jnp.int32(-1), jnp.zeros((self._epochs_in(block, count), len(self)), jnp.int32)
+
+    def _epochs_in(self, block: int, count: int) -> int:
+        return -(-block // (len(self) // count)) + 1
+
+    def draw(
+        self, key: Key[Array, ""], iterations: Int[Array, " n"], count: int, cache: PyTree
+    ) -> tuple[PyTree, PyTree]:
+        if not self.epochs:
+            keys = jax.vmap(lambda k: jax.random.fold_in(key, k))(iterations)
+            return jax.vmap(lambda k: jax.random.randint(k, (count,), 0, len(self)))(keys), cache
+        per_epoch = len(self) // count
+        first = (iterations[0] // per_epoch).astype(jnp.int32)
+
+        def shuffle() -> Array:
+            epochs = first + jnp.arange(self._epochs_in(iterations.shape[0], count))
+            keys = jax.vmap(lambda e: jax.random.fold_in(key, e))(epochs)
+            return jax.vmap(lambda k: jax.random.permutation(k, len(self)))(keys).astype(jnp.int32)
+
+        shuffled_for, orders = cache
+        orders = jax.lax.cond(shuffled_for == first, lambda: orders, shuffle)
+        place = (iterations % per_epoch)[:, None] * count + jnp.arange(count)
+        return orders[(iterations // per_epoch - first)[:, None], place], (first, orders)
+
+    def fetch(self, ticket: PyTree) -> PyTree:
+        return jax.tree.map(lambda array: array[ticket], self.arrays)
+
+    @property
+    def rows_per_sample(self) -> int:
+        return 1
+
+    @property
+    def population(self) -> int | None:
+        return len(self) if self.epochs else None
+
+
+class Stratified(AbstractSource):
+    """Rows drawn group by group, for constraints that are conditional on a group.
+
+    One sample holds one row of *each* group, stacked along a leading axis in the order of `groups` (the sorted distinct
+    values of `by`), every row drawn uniformly within its group with replacement. A gap between group means is then an
+    ordinary expectation, and a rare group is seen as often as a common one:
+
+    >>> import jax.numpy as jnp, lariax as lx
+    >>> rows = lx.Stratified({"income": jnp.arange(6.0)}, by=["m", "f", "m", "m", "m", "f"])
+    >>> rows.groups
+    ('f', 'm')
+    >>> gap = lx.Equal(lambda x, sample: x * (sample["income"][0] - sample["income"][1]), samples=rows)
+
+    A sample counts as many draws as it has rows.
+    """
+
+    arrays: PyTree[Array]
+    groups: tuple[Any, ...] = eqx.field(static=True)
+    _order: Int[Array, " rows"]
+    _start: Int[Array, " groups"]
+    _size: Int[Array, " groups"]
+
+    from_host: ClassVar[bool] = False
+
+    def __init__(self, arrays: PyTree, by: Any):
+        self.arrays = _device_rows(arrays, "Stratified")
+        labels = np.asarray(by)
+        rows = jax.tree.leaves(self.arrays)[0].shape[0]
+        if labels.shape != (rows,):
+            raise ValueError(
+                f"`by` needs one group label a row, shape ({rows},), found shape {labels.shape}. "
+                "For groups by several columns, join them into one label first."
+            )
+        names, member = np.unique(labels, return_inverse=True)
+        size = np.bincount(member)
+        self.groups = tuple(names.tolist())
+        self._order = jnp.asarray(np.argsort(member, kind="stable"), jnp.int32)
+        self._start = jnp.asarray(np.cumsum(size) - size, jnp.int32)
+        self._size = jnp.asarray(size, jnp.int32)
+
+    def cache(self, block: int, count: int) -> PyTree:
+        return None
+
+    def draw(
+        self, key: Key[Array, ""], iterations: Int[Array, " n"], count: int, cache: PyTree
+    ) -> tuple[PyTree, PyTree]:
+        def one_iteration(k: Array) -> Array:
+            shape = (count, len(self.groups))
+            return self._start + jax.random.randint(jax.random.fold_in(key, k), shape, 0, self._size)
+
+        return self._order[jax.vmap(one_iteration)(iterations)], cache
+
+    def fetch(self, ticket: PyTree) -> PyTree:
+        return jax.tree.map(lambda array: array[ticket], self.arrays)
+
+    @property
+    def rows_per_sample(self) -> int:
+        return len(self.groups)
+
+    @property
+    def population(self) -> int | None:
+        return None
+
+
+class Stream(AbstractSource):
+    """Batches from the host: any iterable of pytrees of arrays whose first axis counts rows (a data loader).
+
+    Rows are taken in the order in which they come, whatever the sizes of the batches, and go to the device a block at a
+    time. They are taken to be independent draws. When the iterable ends the run ends with status `source_ended`; with
+    `repeat=True` it is iterated again.
+
+    >>> import numpy as np, lariax as lx
+    >>> rng = np.random.default_rng(0)
+    >>> stream = lx.Stream({"z": rng.normal(size=32)} for _ in range(1000))
+    """
+
+    batches: Iterable[PyTree]
+    repeat: bool = eqx.field(static=True, default=False)
+
+    from_host: ClassVar[bool] = True
+
+    def __check_init__(self) -> None:
+        if not hasattr(self.batches, "__iter__"):
+            raise TypeError(
+                f"Stream takes an iterable of batches, found {type(self.batches).__name__}. "
+                "For arrays that are already in memory use lx.Dataset."
+            )
+
+    def read(self) -> Iterator[PyTree]:
+        """The batches, checked one by one as they come."""
+        while True:
+            rows = 0
+            for batch in self.batches:
+                rows += leading_axis(batch, "a batch of the Stream")
+                yield batch
+            if not self.repeat or not rows:
+                return
+
+    def cache(self, block: int, count: int) -> PyTree:
+        return None
+
+    def draw(
+        self, key: Key[Array, ""], iterations: Int[Array, " n"], count: int, cache: PyTree
+    ) -> tuple[PyTree, PyTree]:
+        raise NotImplementedError("the rows of a Stream are fed to the compiled loop by the host")
+
+    def fetch(self, ticket: PyTree) -> PyTree:
+        return ticket
+
+    @property
+    def rows_per_sample(self) -> int:
+        return 1
+
+    @property
+    def population(self) -> int | None:
+        return None
+
+
+def leading_axis(arrays: PyTree, owner: str) -> int:
+    """The number of rows that all arrays share."""
+    found = {path: np.shape(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(arrays)}
+    lengths = {shape[0] if shape else 0 for shape in found.values()}
+    if len(lengths) != 1 or 0 in lengths:
+        shapes = ", ".join(f"{jax.tree_util.keystr(path) or 'array'} {shape}" for path, shape in found.items())
+        raise ValueError(
+            f"{owner} needs arrays that share a first axis of at least one row, found {shapes or 'no arrays'}."
+        )
+    return int(lengths.pop())
+
+
+def _device_rows(arrays: PyTree, owner: str) -> PyTree[Array]:
+    leading_axis(arrays, owner)
+    bad = first_nonfinite(arrays)
+    if bad is not None:
+        path, index, value = bad
+        raise ValueError(
+            f"{owner} holds {value} in {path or 'its array'} at row {index[0]} (index {index}); every number must be "
+            "finite. Drop or impute those rows first."
+        )
+    try:
+        return jax.tree.map(jnp.asarray, arrays)
+    except TypeError as error:
+        raise TypeError(f"{owner} takes arrays of numbers, found {describe_shape(arrays)}: {error}") from error
