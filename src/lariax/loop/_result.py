@@ -31,8 +31,8 @@ def outcome(status: str) -> int:
 
 
 class History(eqx.Module):
-    """A table with one row a record: iteration, draws, seconds, objective, constraints and multipliers by name, and what
-    the method shows (step_size, penalty, ...). A column is `history["objective"]`, or
+    """A table with one row a record: iteration, draws, seconds, objective, constraints and multipliers by name, and
+    what the method shows (step_size, penalty, ...). A column is `history["objective"]`, or
     `history["constraints"]["gap"]`; `to_pandas()` makes a flat table.
 
     The objective is measured on the batch of the recorded iteration, the constraints are the method's own estimates.
@@ -117,7 +117,7 @@ class Result(eqx.Module):
     seconds: Any
     history: History
     outcome: Any
-    continuation: Continuation
+    continuation: Continuation | None
 
     @property
     def status(self) -> Any:

@@ -75,7 +75,7 @@ def solve(
         x0: any pytree of floating point arrays; the run keeps its precision. Or a `Result`: the run goes on where that
             one stopped, to the same bits as one longer run, with its method, batch size, seed and output.
         method: one of the methods of Lariax; "auto" chooses by the structure of the problem.
-        iterations, draws, seconds: budgets, at least one; the first reached ends the run. They count anew when it goes on.
+        iterations, draws, seconds: budgets, at least one; the first reached ends the run.
         batch_size: samples an iteration from each source, 1 by default.
         seed: the same seed gives the same bits. An integer, 0 by default.
         output: "last" (default), or "random": the point after an iteration drawn uniformly, as the theorems want it.
@@ -124,7 +124,9 @@ class _Start(NamedTuple):
 
 
 def _fresh(problem: Problem, x0: PyTree, method: Any, batch_size: int | None, seed: Any, output: str | None) -> _Start:
-    batch_size, seed, output = batch_size or 1, 0 if seed is None else seed, output or "last"
+    batch_size = 1 if batch_size is None else batch_size
+    seed = 0 if seed is None else seed
+    output = "last" if output is None else output
     if not isinstance(batch_size, int) or batch_size < 1:
         raise ValueError(f"batch_size must be a positive integer, found {batch_size!r}.")
     if output not in OUTPUTS:
@@ -156,6 +158,8 @@ def _continued(
     problem: Problem, earlier: Result, method: Any, batch_size: int | None, seed: Any, output: str | None
 ) -> _Start:
     before = earlier.continuation
+    if before is None:
+        raise ValueError("a run that was traced (jit, vmap) cannot be continued. Start a new run from result.x.")
     kept = {"batch_size": before.settings.batch_size, "output": before.settings.output}
     for name, value in (("batch_size", batch_size), ("output", output)):
         if value not in (None, kept[name]):
@@ -220,6 +224,7 @@ def _check_budgets(iterations: int | None, draws: int | None, seconds: float | N
 
 def _check_finite(finite: dict[str, Array]) -> None:
     bad = [what for what, is_finite in finite.items() if not is_finite]
+    bad.sort(key=lambda what: what == "a gradient")  # blame a value first, if there is one to blame
     if bad:
         raise ValueError(
             f"{bad[0]} is not finite at x0 on the first batch of samples. Start from a point where every function is "
@@ -256,7 +261,7 @@ def _solve_traced(start: _Start, budget: Budget, record_every: int | None, watch
         seconds=jnp.zeros(()),
         history=History(rows),
         outcome=jnp.where(run.finite, outcome("budget"), outcome("diverged")),
-        continuation=Continuation(run, oracle, start.method, start.settings, start.feeder),
+        continuation=None,
     )
 
 

@@ -27,8 +27,8 @@ class QuadraticPenalty(AbstractMethod):
     """Algorithm 2: one proximal step an iteration on f + (rho_k / 2) ||c||^2, with a STORM estimate of its gradient.
 
         x_{k+1} = P_X(x_k - eta_k g_k)
-        g_{k+1} = G(x_{k+1}, rho_{k+1}; B) + (1 - alpha_{k+1}) (g_k - G(x_k, rho_k; B))     one fresh batch B, used twice
-        G(x, rho; B) = grad f(x, xi) + rho sum_i grad c_i(x, zeta1) c_i(x, zeta2)            zeta1, zeta2 independent
+        g_{k+1} = G(x_{k+1}, rho_{k+1}; B) + (1 - alpha_{k+1}) (g_k - G(x_k, rho_k; B))    one fresh batch B, used twice
+        G(x, rho; B) = grad f(x, xi) + rho sum_i grad c_i(x, zeta1) c_i(x, zeta2)           zeta1, zeta2 independent
 
     The step size falls, the penalty grows and the momentum falls at the rates of the main theorem when a constraint is
     random, at those of the deterministic theorem when none is (`formulas.PenaltySchedule`; `exponents` overrides).

@@ -48,7 +48,7 @@ class AbstractConstraint(eqx.Module):
         if not isinstance(self.samples, AbstractSource | _Shared | None):
             raise TypeError(
                 f"samples= of {name} takes a source (Distribution, Dataset, Stratified, Stream) or None for a "
-                f"deterministic constraint, found {type(self.samples).__name__}. Leave it out to use the problem's own samples."
+                f"deterministic constraint, found {type(self.samples).__name__}. Leave it out to use the problem's own."
             )
 
 

@@ -97,7 +97,7 @@ class Dataset(AbstractSource):
     """Rows of a pytree of arrays that share their first axis; one sample is one row of each array.
 
     Rows are drawn with replacement. With `epochs=True` they come in reshuffled passes instead: the rows of one
-    iteration are distinct, and every row is seen once in a pass (but for a remainder of fewer rows than an iteration takes).
+    iteration are distinct, and every row is seen once in a pass (but for a remainder too small for an iteration).
 
     >>> import jax.numpy as jnp, lariax as lx
     >>> rows = lx.Dataset({"features": jnp.ones((100, 3)), "label": jnp.ones(100)})
@@ -225,6 +225,19 @@ class Stratified(AbstractSource):
         return None
 
 
+class _OnHost:
+    """Holds what only the host reads. All are equal, so that compiled code, which never looks inside, is shared."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _OnHost)
+
+    def __hash__(self) -> int:
+        return hash(_OnHost)
+
+
 class Stream(AbstractSource):
     """Batches from the host: any iterable of pytrees of arrays whose first axis counts rows (a data loader).
 
@@ -237,23 +250,25 @@ class Stream(AbstractSource):
     >>> stream = lx.Stream({"z": rng.normal(size=32)} for _ in range(1000))
     """
 
-    batches: Iterable[PyTree]
-    repeat: bool = eqx.field(static=True, default=False)
+    _batches: _OnHost = eqx.field(static=True)
+    repeat: bool = eqx.field(static=True)
 
     from_host: ClassVar[bool] = True
 
-    def __check_init__(self) -> None:
-        if not hasattr(self.batches, "__iter__"):
+    def __init__(self, batches: Iterable[PyTree], repeat: bool = False):
+        if not hasattr(batches, "__iter__"):
             raise TypeError(
-                f"Stream takes an iterable of batches, found {type(self.batches).__name__}. "
+                f"Stream takes an iterable of batches, found {type(batches).__name__}. "
                 "For arrays that are already in memory use lx.Dataset."
             )
+        self._batches = _OnHost(batches)
+        self.repeat = repeat
 
     def read(self) -> Iterator[PyTree]:
         """The batches, checked one by one as they come."""
         while True:
             rows = 0
-            for batch in self.batches:
+            for batch in self._batches.value:
                 rows += leading_axis(batch, "a batch of the Stream")
                 yield batch
             if not self.repeat or not rows:

@@ -1,0 +1,243 @@
+"""The loop: same seed, same bits; budgets; continuation; tracing; divergence."""
+
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import lariax as lx
+from conftest import Wells, normal
+
+
+def same_bits(a, b):
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+@pytest.fixture(scope="module")
+def reference(wells, method):
+    return lx.solve(wells, Wells.x0, method, iterations=700, seed=7)
+
+
+class TestSameBits:
+    @pytest.mark.parametrize("record_every", [1, 7, 256, 10_000])
+    def test_whatever_is_recorded(self, wells, method, reference, record_every):
+        result = lx.solve(wells, Wells.x0, method, iterations=700, seed=7, record_every=record_every)
+        same_bits((result.x, result.multipliers), (reference.x, reference.multipliers))
+
+    def test_whether_anybody_looks(self, wells, method, reference, capfd):
+        result = lx.solve(
+            wells, Wells.x0, method, iterations=700, seed=7, progress=True, callback=lambda snapshot: None
+        )
+        same_bits(result.x, reference.x)
+        assert "iterations" in capfd.readouterr().err
+
+    @pytest.mark.parametrize("first", [1, 255, 256, 300])
+    def test_in_pieces(self, wells, method, reference, first):
+        part = lx.solve(wells, Wells.x0, method, iterations=first, seed=7)
+        rest = lx.solve(wells, part, iterations=700 - first)
+        same_bits((rest.x, rest.multipliers), (reference.x, reference.multipliers))
+        assert (rest.iterations, rest.draws, rest.evaluations) == (700, reference.draws, reference.evaluations)
+
+    def test_random_output_in_pieces(self, wells, method):
+        whole = lx.solve(wells, Wells.x0, method, iterations=500, seed=7, output="random")
+        part = lx.solve(wells, Wells.x0, method, iterations=123, seed=7, output="random")
+        rest = lx.solve(wells, part, iterations=377)
+        same_bits((rest.x, rest.multipliers), (whole.x, whole.multipliers))
+
+    def test_another_seed_gives_another_run(self, wells, method, reference):
+        other = lx.solve(wells, Wells.x0, method, iterations=700, seed=8)
+        assert (np.asarray(other.x) != np.asarray(reference.x)).any()
+
+
+class TestCompilation:
+    def test_a_second_solve_compiles_nothing(self, wells, method, reference):
+        """Other hyperparameters, start, seed, length, recording interval: the same program."""
+        start = Wells.x0 + 0.01
+        with jax.log_compiles(), pytest.MonkeyPatch.context() as patch:
+            compiled = []
+            patch.setattr("jax._src.dispatch.log_elapsed_time", _spy(compiled))
+            other = lx.QuadraticPenalty(step_size=0.04, penalty=2.0)
+            lx.solve(wells, start, other, iterations=312, seed=9, record_every=13)
+        assert compiled == []
+
+    def test_functions_are_traced_a_fixed_number_of_times(self, method):
+        traces = []
+
+        def objective(x, z):
+            traces.append(1)
+            return jnp.sum((x - z) ** 2)
+
+        problem = lx.Problem(objective, samples=normal(2))
+        lx.solve(problem, jnp.zeros(2), method, iterations=10)
+        first = len(traces)
+        lx.solve(problem, jnp.zeros(2), method, iterations=1000)
+        assert len(traces) == first
+
+
+def _spy(compiled):
+    from contextlib import contextmanager
+
+    @contextmanager
+    def log(fmt, fun_name="", event=None, **kwargs):
+        if "compil" in fmt.lower():
+            compiled.append(fun_name)
+        yield
+
+    return log
+
+
+class TestTracing:
+    def test_vmap_over_seeds(self, wells, method):
+        many = jax.vmap(lambda seed: lx.solve(wells, Wells.x0, method, iterations=300, seed=seed))(jnp.arange(3))
+        for seed in range(3):
+            one = lx.solve(wells, Wells.x0, method, iterations=300, seed=seed)
+            np.testing.assert_allclose(many.x[seed], one.x, rtol=1e-9)
+            np.testing.assert_allclose(many.multipliers["c"][seed], one.multipliers["c"], rtol=1e-6)
+        assert list(many.status) == ["budget"] * 3
+        assert many.history["objective"].shape[0] == 3
+
+    def test_vmap_over_step_sizes_and_penalties(self, wells):
+        def run(step_size, penalty):
+            return lx.solve(wells, Wells.x0, lx.QuadraticPenalty(step_size, penalty), iterations=300).x
+
+        steps, penalties = jnp.array([0.01, 0.05]), jnp.array([1.0, 2.0])
+        many = jax.vmap(run)(steps, penalties)
+        for i in range(2):
+            np.testing.assert_allclose(many[i], run(float(steps[i]), float(penalties[i])), rtol=1e-9)
+
+    def test_what_cannot_be_traced_is_refused(self, wells, method):
+        with pytest.raises(ValueError, match="inside jit or vmap"):
+            jax.vmap(lambda s: lx.solve(wells, Wells.x0, method, seconds=1.0, seed=s).x)(jnp.arange(2))
+
+
+class TestBudgets:
+    def test_draws(self, wells, method):
+        result = lx.solve(wells, Wells.x0, method, draws=1000)
+        assert result.iterations == 332  # 3 for the start and 3 an iteration: 999
+        assert result.draws == 999
+        again = lx.solve(wells, result, draws=100)
+        assert again.draws == 999 + 99
+
+    def test_seconds(self, wells, method):
+        result = lx.solve(wells, Wells.x0, method, seconds=0.5)
+        assert result.status == "budget"
+        assert 0.4 < result.seconds < 5.0
+        assert result.iterations > 0
+
+    def test_the_first_one_counts(self, wells, method):
+        assert lx.solve(wells, Wells.x0, method, iterations=10, draws=10**6, seconds=60.0).iterations == 10
+
+    def test_draws_alone_do_not_end_a_deterministic_run(self):
+        with pytest.raises(ValueError, match="nothing in this problem is random"):
+            lx.solve(lx.Problem(lambda x: x @ x), jnp.ones(2), draws=100)
+
+
+class TestHistory:
+    def test_rows(self, wells, method):
+        history = lx.solve(wells, Wells.x0, method, iterations=100, record_every=30).history
+        np.testing.assert_array_equal(history["iteration"], [30, 60, 90])
+        np.testing.assert_array_equal(history["draws"], [93, 183, 273])
+        assert history["constraints"]["c"].shape == history["multipliers"]["c"].shape == (3, 2)
+        np.testing.assert_allclose(history["penalty"], 1.5 * np.array([30, 60, 90]) ** 0.2)
+        assert (np.diff(history["seconds"]) > 0).all()
+        table = history.to_pandas()
+        assert list(table.columns[:5]) == ["iteration", "draws", "seconds", "objective", "constraints.c[0]"]
+        with pytest.raises(KeyError, match="there are iteration, draws"):
+            history["loss"]
+
+    def test_grows_when_continued(self, wells, method):
+        part = lx.solve(wells, Wells.x0, method, iterations=60, record_every=30)
+        history = lx.solve(wells, part, iterations=60, record_every=20).history
+        np.testing.assert_array_equal(history["iteration"], [30, 60, 80, 100, 120])
+        assert (np.diff(history["seconds"]) > 0).all()
+
+
+class TestCallback:
+    def test_can_stop_the_run(self, wells, method):
+        result = lx.solve(
+            wells, Wells.x0, method, iterations=1000, record_every=50, callback=lambda s: s.iteration >= 200
+        )
+        assert (result.status, result.iterations) == ("interrupted", 200)
+        assert lx.solve(wells, result, iterations=10).status == "budget"
+
+    def test_ctrl_c_returns_what_there_is(self, wells, method):
+        def press(snapshot):
+            raise KeyboardInterrupt
+
+        result = lx.solve(wells, Wells.x0, method, iterations=1000, record_every=50, callback=press)
+        assert (result.status, result.iterations) == ("interrupted", 50)
+
+
+class TestDivergence:
+    def test_is_found_and_survived(self):
+        problem = lx.Problem(lambda x, z: jnp.sum(x**4) + z @ x, samples=normal(2))
+        result = lx.solve(problem, jnp.ones(2), lx.QuadraticPenalty(step_size=10.0), iterations=10_000)
+        assert result.status == "diverged"
+        assert not result.success
+        assert np.isfinite(result.x).all()
+        assert result.iterations <= 256
+        assert "step size" in result.message
+        with pytest.raises(ValueError, match="diverged run cannot go on"):
+            lx.solve(problem, result, iterations=10)
+
+    def test_late(self):
+        """Fine for a while, then overflow: x is the point at the last block boundary."""
+        problem = lx.Problem(lambda x: -jnp.sum(x**2))
+        method = lx.QuadraticPenalty(step_size=1.0)
+        result = lx.solve(problem, jnp.ones(1), method, iterations=100_000, record_every=10)
+        assert result.status == "diverged"
+        assert np.isfinite(result.x).all()
+        assert np.isfinite(result.history["step_size"]).all()
+        assert result.history["iteration"][-1] <= result.iterations
+        assert abs(float(result.x[0])) > 1e10
+
+
+class TestPrecision:
+    def test_float32_stays_float32(self, wells, method):
+        result = lx.solve(wells, Wells.x0.astype(jnp.float32), method, iterations=300)
+        assert result.x.dtype == result.multipliers["c"].dtype == jnp.float32
+        double = lx.solve(wells, Wells.x0, method, iterations=300)
+        np.testing.assert_allclose(result.x, double.x, atol=2e-4)
+        leaves = jax.tree.leaves((result.continuation.run.state, result.history["objective"]))
+        assert {leaf.dtype for leaf in leaves} == {jnp.dtype(jnp.float32)}
+
+    def test_without_x64(self):
+        code = """
+import warnings, numpy as np, jax, jax.numpy as jnp, lariax as lx
+problem = lx.Problem(lambda x, z: jnp.sum((x - z) ** 2), samples=lx.Distribution(lambda k: jax.random.normal(k, (2,))),
+                     constraints={"sum": lx.Equal(jnp.sum, 1.0, samples=None)})
+with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    result = lx.solve(problem, np.zeros(2), iterations=1000)
+assert any("float32" in str(w.message) and issubclass(w.category, lx.LariaxWarning) for w in seen), seen
+assert result.x.dtype == jnp.float32
+with warnings.catch_warnings():
+    warnings.simplefilter("error")
+    again = lx.solve(problem, jnp.zeros(2), iterations=1000)
+assert (again.x == result.x).all()
+"""
+        subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_any_pytree(method):
+    problem = lx.Problem(
+        lambda x, z: jnp.sum((x["w"] - z) ** 2) + x["b"][0] ** 2,
+        samples=normal(2, 3),
+        constraints={"c": lx.Equal(lambda x: jnp.sum(x["w"]) + x["b"][0], 1.0, samples=None)},
+        within=lx.sets.Product({"w": lx.sets.L2Ball(1.0), "b": [lx.sets.NonNegative()]}),
+    )
+    x0 = {"w": jnp.zeros((2, 3)), "b": [jnp.array(0.5, jnp.float32)]}
+    result = lx.solve(problem, x0, method, iterations=500)
+    assert jax.tree.structure(result.x) == jax.tree.structure(x0)
+    assert result.x["b"][0].dtype == jnp.float32
+    assert bool(problem.within.contains(result.x))
+
+
+def test_a_result_speaks(reference):
+    text = repr(reference)
+    assert text.startswith("budget after 700 iterations, 2,103 draws")
+    assert "multipliers  c: [" in text
+    assert reference.message == lx.STATUSES["budget"]

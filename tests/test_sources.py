@@ -1,0 +1,126 @@
+"""Sources: what is drawn depends on the key and the iteration alone."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import lariax as lx
+from conftest import normal
+
+KEY = jax.random.key(11)
+
+
+def drawn(source, first, n, count):
+    tickets, _ = source.draw(KEY, first + jnp.arange(n), count, source.cache(n, count))
+    return np.asarray(jax.vmap(source.fetch)(tickets))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        normal(3),
+        lx.Dataset(jnp.arange(10.0)),
+        lx.Dataset(jnp.arange(10.0), epochs=True),
+        lx.Stratified(jnp.arange(10.0), by=np.arange(10) % 3),
+    ],
+    ids=["distribution", "dataset", "epochs", "stratified"],
+)
+def test_blocks_do_not_matter(source):
+    whole = drawn(source, 0, 12, 2)
+    pieces = np.concatenate([drawn(source, 0, 5, 2), drawn(source, 5, 7, 2)])
+    np.testing.assert_array_equal(whole, pieces)
+
+
+def test_the_cache_of_epochs_changes_nothing():
+    source = lx.Dataset(jnp.arange(10.0), epochs=True)
+    cache = source.cache(4, 3)
+    seen = []
+    for first in range(0, 24, 4):
+        tickets, cache = source.draw(KEY, first + jnp.arange(4), 3, cache)
+        seen.append(jax.vmap(source.fetch)(tickets))
+    np.testing.assert_array_equal(np.concatenate(seen), drawn(source, 0, 24, 3))
+
+
+def test_an_epoch_sees_every_row_once():
+    rows = drawn(lx.Dataset(jnp.arange(12.0), epochs=True), 0, 8, 3).reshape(2, 12)
+    np.testing.assert_array_equal(np.sort(rows, axis=1), np.arange(12.0) * np.ones((2, 1)))
+    assert (rows[0] != rows[1]).any()
+
+
+def test_a_remainder_is_left_out_and_reshuffled():
+    rows = drawn(lx.Dataset(jnp.arange(10.0), epochs=True), 0, 30, 3).reshape(
+        10, 9
+    )  # 3 iterations an epoch, 1 row left
+    assert all(len(set(epoch)) == 9 for epoch in rows)
+    assert len({*range(10)} - set(rows[0])) == 1
+    assert set(rows.ravel()) == set(np.arange(10.0))
+
+
+def test_rows_are_uniform():
+    """Chi-square with 9 degrees of freedom over 20,000 rows; false alarm 1e-4."""
+    for epochs in (False, True):
+        counts = np.bincount(drawn(lx.Dataset(jnp.arange(10.0), epochs=epochs), 0, 10_000, 2).astype(int).ravel())
+        assert np.sum((counts - 2000) ** 2 / 2000) < 33.7
+
+
+def test_stratified_rows_come_group_by_group():
+    groups = np.array(["b", "a", "b", "c", "b", "a"])
+    source = lx.Stratified(jnp.arange(6), by=groups)
+    rows = drawn(source, 0, 50, 4)
+    assert source.groups == ("a", "b", "c")
+    assert rows.shape == (50, 4, 3)
+    for i, group in enumerate(source.groups):
+        assert set(groups[rows[..., i].ravel()]) == {group}
+        assert set(rows[..., i].ravel()) == set(np.flatnonzero(groups == group))
+
+
+class TestStream:
+    @staticmethod
+    def problem(source):
+        return lx.Problem(
+            lambda x, z: jnp.sum((x - z) ** 2), samples=source, constraints={"c": lx.Equal(lambda x, z: x[0] * z[1])}
+        )
+
+    def test_equals_a_data_set_that_yields_the_same_rows(self):
+        """The rows that a run draws from a data set, sent through a stream in batches of odd sizes, for two blocks."""
+        data = lx.Dataset(jax.random.normal(jax.random.key(3), (50, 2)))
+        method = lx.QuadraticPenalty(step_size=0.01)
+        expected = lx.solve(self.problem(data), jnp.ones(2), method, iterations=300, seed=4, batch_size=2)
+        tickets, _ = data.draw(jax.random.fold_in(jax.random.key(4), 0), jnp.arange(301), 4, None)
+        rows = np.asarray(data.arrays)[np.asarray(tickets).ravel()]
+        sizes = np.cumsum([1, 7, 64, 3, 500])
+        stream = lx.Stream(np.split(rows, sizes))
+        result = lx.solve(self.problem(stream), jnp.ones(2), method, iterations=300, batch_size=2)
+        np.testing.assert_allclose(result.x, expected.x, rtol=1e-12)  # another program: equal up to rounding
+        np.testing.assert_allclose(result.multipliers["c"], expected.multipliers["c"], rtol=1e-12)
+        assert result.draws == expected.draws
+
+    def test_continues_in_the_middle_of_a_block(self):
+        def stream():
+            return lx.Stream(np.random.default_rng(i).normal(size=(32, 2)) for i in range(100))
+
+        problem, method = self.problem(stream()), lx.QuadraticPenalty(step_size=0.01)
+        whole = lx.solve(self.problem(stream()), jnp.ones(2), method, iterations=400)
+        part = lx.solve(problem, jnp.ones(2), method, iterations=150)
+        rest = lx.solve(problem, part, iterations=250)
+        np.testing.assert_array_equal(rest.x, whole.x)
+        with pytest.raises(ValueError, match="read further"):
+            lx.solve(problem, part, iterations=250)
+
+    def test_ends_when_the_rows_end(self):
+        stream = lx.Stream([np.ones((9, 2)), np.ones((2, 2))])
+        result = lx.solve(self.problem(stream), jnp.ones(2), lx.QuadraticPenalty(step_size=0.01), iterations=100)
+        assert result.status == "source_ended"
+        assert result.iterations == 4  # 11 rows: 2 for the start, 2 an iteration, 1 left over
+        assert not result.success
+
+    def test_repeats_when_asked(self):
+        stream = lx.Stream([np.ones((9, 2))], repeat=True)
+        result = lx.solve(self.problem(stream), jnp.ones(2), lx.QuadraticPenalty(step_size=0.01), iterations=100)
+        assert result.status == "budget"
+
+    def test_refuses_rows_that_change(self):
+        stream = lx.Stream([np.ones((4, 2)), np.ones((4, 3))])
+        with pytest.raises(ValueError, match=r"rows of float64\(3,\), the first had float64\(2,\)"):
+            lx.solve(self.problem(stream), jnp.ones(2), iterations=100)
