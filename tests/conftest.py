@@ -5,6 +5,7 @@ import jax
 jax.config.update("jax_enable_x64", True)
 
 import jax.numpy as jnp  # noqa: E402 (the precision is chosen first)
+import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
 import lariax as lx  # noqa: E402
@@ -36,6 +37,40 @@ class Wells:
     @staticmethod
     def exact_constraint(x):
         return Wells.constraint(x, jnp.zeros(2))
+
+
+class WellsByHand:
+    """The same in NumPy, derivatives by hand."""
+
+    @staticmethod
+    def gradient(x, xi):
+        shift = x - np.asarray(Wells.a) - 0.3 * xi
+        return np.exp(-(shift**2) / 4) * shift / 2
+
+    @staticmethod
+    def constraint(x, z):
+        return np.array([x @ x - 4 + 0.5 * z[0] * x[0], x[0] - x[1] + 0.1 * z[1]])
+
+    @staticmethod
+    def jacobian(x, z):
+        jacobian = np.zeros((2, x.size))
+        jacobian[0] = 2 * x
+        jacobian[0, 0] += 0.5 * z[0]
+        jacobian[1, 0], jacobian[1, 1] = 1.0, -1.0
+        return jacobian
+
+
+def batches_of(result, count):
+    """The samples that a run on wells saw: (xi, zeta1, zeta2) for the start and each iteration."""
+    oracle, key = result.continuation.oracle, result.continuation.run.key
+    tickets, _ = oracle.draw(key, jnp.arange(count), oracle.caches(count), (None,) * len(oracle.sources))
+    batches = []
+    for i in range(count):
+        samples = oracle.fetch(jax.tree.map(lambda ticket, i=i: ticket[i], tickets)).samples
+        xi = np.asarray(samples[0][0])
+        zeta = np.asarray(samples[1]) if len(samples) > 1 else np.zeros((2, 2))
+        batches.append((xi, zeta[0], zeta[1]))
+    return batches
 
 
 @pytest.fixture(scope="session")

@@ -8,13 +8,14 @@ import lariax as lx
 from conftest import normal
 
 X = jnp.zeros(2)
+PLANE = normal(2)
 
 
 def fine(x, z):
     return jnp.sum((x - z) ** 2)
 
 
-def problem(objective=fine, samples=normal(2), **more):
+def problem(objective=fine, samples=PLANE, **more):
     return lx.Problem(objective, samples=samples, **more)
 
 

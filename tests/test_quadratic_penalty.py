@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import lariax as lx
-from conftest import Wells, normal
+from conftest import Wells, WellsByHand, batches_of, normal
 
 STEPS = 50
 
@@ -20,14 +20,8 @@ class Transcript:
 
     @staticmethod
     def penalty_gradient(x, rho, xi, zeta1, zeta2):
-        shift = x - np.asarray(Wells.a) - 0.3 * xi
-        gradient = np.exp(-(shift**2) / 4) * shift / 2
-        jacobian = np.zeros((2, x.size))
-        jacobian[0] = 2 * x
-        jacobian[0, 0] += 0.5 * zeta1[0]
-        jacobian[1, 0], jacobian[1, 1] = 1.0, -1.0
-        values = np.array([x @ x - 4 + 0.5 * zeta2[0] * x[0], x[0] - x[1] + 0.1 * zeta2[1]])
-        return gradient + rho * jacobian.T @ values, values
+        values = WellsByHand.constraint(x, zeta2)
+        return WellsByHand.gradient(x, xi) + rho * WellsByHand.jacobian(x, zeta1).T @ values, values
 
     def run(self, batches):
         """Iterates x_2 .. x_{K+1} and their multipliers, from the batches B_1 .. B_{K+1}."""
@@ -47,19 +41,6 @@ class Transcript:
             x = x_next
             iterates.append((x, rho * u))
         return iterates
-
-
-def batches_of(result, count):
-    """The samples that a run saw: (xi, zeta1, zeta2) for the start and each iteration."""
-    oracle, key = result.continuation.oracle, result.continuation.run.key
-    tickets, _ = oracle.draw(key, jnp.arange(count), oracle.caches(count), (None,) * len(oracle.sources))
-    batches = []
-    for i in range(count):
-        samples = oracle.fetch(jax.tree.map(lambda ticket, i=i: ticket[i], tickets)).samples
-        xi = np.asarray(samples[0][0])
-        zeta = np.asarray(samples[1]) if len(samples) > 1 else np.zeros((2, 2))
-        batches.append((xi, zeta[0], zeta[1]))
-    return batches
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@
 
 from lariax import prox, sets
 from lariax.loop import STATUSES, History, Result, Snapshot, solve
-from lariax.methods import QuadraticPenalty
+from lariax.methods import DualPenalty, LinearizedALM, QuadraticPenalty
 from lariax.oracle import LariaxWarning
-from lariax.problem import AtLeast, AtMost, Dataset, Distribution, Equal, Problem, Stratified, Stream
+from lariax.problem import AtLeast, AtMost, Dataset, Distribution, Equal, Linear, Problem, Stratified, Stream
 
 __version__ = "0.1.0"
 
@@ -14,9 +14,12 @@ __all__ = [
     "AtMost",
     "Dataset",
     "Distribution",
+    "DualPenalty",
     "Equal",
     "History",
     "LariaxWarning",
+    "Linear",
+    "LinearizedALM",
     "Problem",
     "QuadraticPenalty",
     "Result",

@@ -8,7 +8,9 @@ from lariax.formulas._schedules import (
     DETERMINISTIC_CONSTRAINTS,
     STOCHASTIC_CONSTRAINTS,
     Exponents,
+    LinearizedConstants,
     PenaltySchedule,
+    dual_penalty_lipschitz,
     penalty_lipschitz,
 )
 from lariax.formulas._storm import storm
@@ -17,7 +19,9 @@ __all__ = [
     "DETERMINISTIC_CONSTRAINTS",
     "STOCHASTIC_CONSTRAINTS",
     "Exponents",
+    "LinearizedConstants",
     "PenaltySchedule",
+    "dual_penalty_lipschitz",
     "penalty_lipschitz",
     "storm",
 ]

@@ -1,7 +1,7 @@
-"""Step sizes, penalties and momenta of Algorithm 2 as functions of the iteration number."""
+"""Step sizes, penalties and momenta: the constants of the theorems, and Algorithm 2's as functions of the iteration."""
 
 from dataclasses import dataclass
-from math import sqrt
+from math import exp, inf, log, sqrt
 from typing import Any
 
 
@@ -46,6 +46,14 @@ class PenaltySchedule:
         """alpha_{k+1}, with which the estimate at x_{k+1} is made."""
         return (72 / 81) * (k + 1) ** -self.exponents.momentum
 
+    def at(self, k: Any) -> dict[str, Any]:
+        """All three, by name."""
+        return {
+            "step_size": self.step_size_at(k),
+            "penalty": self.penalty_at(k),
+            "momentum": self.momentum_after(k),
+        }
+
 
 def penalty_lipschitz(
     *,
@@ -71,3 +79,85 @@ def penalty_lipschitz(
             + (constraint_gradient_bound * constraint_lipschitz) ** 2
         )
     )
+
+
+def dual_penalty_lipschitz(
+    *,
+    constraints: int,
+    gradient_lipschitz: float,
+    constraint_bound: float,
+    constraint_lipschitz: float,
+    constraint_gradient_bound: float,
+    constraint_gradient_lipschitz: float,
+    dual_step: float = 1.0,
+    multiplier_norm: float = 0.0,
+) -> float:
+    """L~ of Algorithm 2 with dual updates.
+
+        L~^2 = (3/4) L_gf^2 + (3/4) m^2 (||y_1|| + 4 gamma)^2 L_gc^2 + (3/2) m^2 ( C_c^2 L_gc^2 + C_gc^2 L_c^2 )
+
+    The source writes 4 for 4 gamma, which is the same for gamma = 1. The inequality in which it uses L~^2 would want
+    four times this; the value stated by the theorem is the one returned.
+    """
+    return sqrt(
+        0.75 * gradient_lipschitz**2
+        + 0.75 * (constraints * (multiplier_norm + 4 * dual_step) * constraint_gradient_lipschitz) ** 2
+        + 1.5
+        * constraints**2
+        * (
+            (constraint_bound * constraint_gradient_lipschitz) ** 2
+            + (constraint_gradient_bound * constraint_lipschitz) ** 2
+        )
+    )
+
+
+@dataclass(frozen=True)
+class LinearizedConstants:
+    """The parameters of Algorithm 1's theorem: eta_k = eta / ((k + k0)^(1/3) log(k + k0)), alpha_k = c eta_k^2."""
+
+    penalty: float
+    step_size: float  # eta
+    log_offset: float  # log(k0): k0 itself passes 1e40 for harmless problems
+    momentum: float  # c
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        lipschitz: float,
+        norm: float,
+        smallest: float,
+        c1: float = 1.0,
+        c2: float = 1.0,
+        c3: float = 1.0,
+        c4: float = 1.0,
+    ) -> "LinearizedConstants":
+        """For Lf, ||A|| and delta, the smallest nonzero eigenvalue of A^T A, with free constants c1 .. c4 > 0.
+
+        Exactly as in the source. (Its third term of k0 lost an eta, (10 / (3 eta c3 Lf))^2 would be right; the last but
+        one term is larger than either unless c3 is below 1e-40.)
+        """
+        scale = min(1 / (448 * lipschitz), 1 / (32 * (1 + c2 + c3) * lipschitz), 1 / (8 * (1 + 2 * c3) * lipschitz))
+        penalty = max(
+            7 * (1 + c1) / (scale * smallest),
+            4 * (6 + c4) * (1 + c1) * lipschitz / smallest,
+            168 * (1 + c1) * lipschitz / smallest,
+        )
+        step_size = 1 / (11 * (lipschitz + penalty * norm**2))
+        momentum = 121 * lipschitz**2
+        square = log(momentum) + 2 * log(step_size)  # of c eta^2
+        log_offset = max(
+            2 * log(10 * scale / (3 * c1 * step_size)),
+            2 * log(20 / (3 * step_size * c2 * lipschitz)),
+            2 * log(10 / (3 * c3 * lipschitz)),
+            log(400 / 3) - 2 * log(step_size) - log(c4) - 2 * log(lipschitz),
+            4 * (log(20) - square),
+            6 * (log(50 / 3) - square),
+            log(2),
+        )
+        return cls(penalty, step_size, log_offset, momentum)
+
+    @property
+    def offset(self) -> float:
+        """k0, or infinity where it does not fit."""
+        return exp(self.log_offset) if self.log_offset < 709 else inf

@@ -19,7 +19,7 @@ from lariax.loop._result import Continuation, History, Result, Settings, outcome
 from lariax.loop._run import NEVER, Run, advance, begin, block_length, conclude
 from lariax.methods import AbstractMethod, QuadraticPenalty
 from lariax.oracle import Oracle, as_point, bind
-from lariax.problem import Problem
+from lariax.problem import Linear, LinearSystem, Problem
 
 OUTPUTS = ("last", "random")
 
@@ -136,13 +136,7 @@ def _fresh(problem: Problem, x0: PyTree, method: Any, batch_size: int | None, se
     feeder = Feeder(problem.sources)
     structures = feeder.structures()
     oracle = bind(problem, x, structures, batch_size=batch_size, copies=method.copies, has_slacks=method.wants_slacks)
-    needed = method.smallest_batch(oracle)
-    if batch_size < needed:
-        raise ValueError(
-            f"{type(method).__name__} forms unbiased products from pairs within a batch and needs "
-            f"batch_size >= {needed}, found {batch_size}. Raise batch_size, or use pairs=False."
-        )
-    method = _in_precision(method, oracle.dtype)
+    method = _in_precision(method.prepare(oracle, x), oracle.dtype)
     block = block_length(oracle, structures)
     fed = feeder.first_iteration(block, oracle.sample_counts)
     key = seed if _is_key(seed) else jax.random.key(seed)
@@ -230,6 +224,11 @@ def _check_finite(finite: dict[str, Array]) -> None:
             f"{bad[0]} is not finite at x0 on the first batch of samples. Start from a point where every function is "
             "defined, and look for log, sqrt or division at 0 (also in gradients: sqrt and norm at 0)."
         )
+
+
+def _has_no_solution(problem: Problem, x: PyTree[Array]) -> bool:
+    linear = [constraint for constraint in problem.constraints.values() if isinstance(constraint, Linear)]
+    return bool(linear) and LinearSystem(linear, x).least_violation() > 0
 
 
 def _solve_traced(start: _Start, budget: Budget, record_every: int | None, watched: bool) -> Result:
@@ -320,6 +319,8 @@ def _solve_on_host(
         except KeyboardInterrupt:
             status = "interrupted"
     x, multipliers = conclude(oracle, method, run)
+    if status == "budget" and _has_no_solution(oracle.problem, x):
+        status = "infeasible_stationary"
     earlier = start.earlier
     return Result(
         x=x,

@@ -1,6 +1,8 @@
 """The methods, one file a family."""
 
 from lariax.methods._base import AbstractMethod, Answer, State
+from lariax.methods._dual_penalty import DualPenalty
+from lariax.methods._linearized_alm import LinearizedALM
 from lariax.methods._quadratic_penalty import QuadraticPenalty
 
-__all__ = ["AbstractMethod", "Answer", "QuadraticPenalty", "State"]
+__all__ = ["AbstractMethod", "Answer", "DualPenalty", "LinearizedALM", "QuadraticPenalty", "State"]

@@ -1,12 +1,12 @@
 """What a method is: a state, an `init` and a `step`."""
 
 import abc
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from lariax.oracle import Batch, Oracle, Vector
 
@@ -35,8 +35,9 @@ class AbstractMethod(eqx.Module):
         """How many independent batches of the constraints' samples an iteration needs."""
 
     @abc.abstractmethod
-    def smallest_batch(self, oracle: Oracle) -> int:
-        """The smallest batch size with which the method's estimates are unbiased."""
+    def prepare(self, oracle: Oracle, x: PyTree[Array]) -> Self:
+        """The method for this problem, on the host, before anything is compiled: complains if the two do not fit, and
+        fills in what only the problem can tell."""
 
     @abc.abstractmethod
     def init(self, oracle: Oracle, point: Vector, batch: Batch) -> State:
@@ -55,9 +56,19 @@ class AbstractMethod(eqx.Module):
         """Scalars worth plotting, after iteration k. They never feed back."""
 
 
-def check_positive(name: str, value: Any) -> None:
+def check_positive(name: str, value: Any, or_zero: bool = False) -> None:
     """Refuse a hyperparameter that is not positive and finite, unless it is being traced and cannot be looked at."""
     if isinstance(value, jax.core.Tracer) or not hasattr(value, "__float__"):
         return  # also what JAX puts in the place of leaves when it rebuilds a module
-    if not bool(np.all((np.asarray(value) > 0) & np.isfinite(np.asarray(value)))):
-        raise ValueError(f"{name} must be positive and finite, found {value}.")
+    number = np.asarray(value)
+    if not bool(np.all(((number >= 0) if or_zero else (number > 0)) & np.isfinite(number))):
+        raise ValueError(f"{name} must be {'at least 0' if or_zero else 'positive'} and finite, found {value}.")
+
+
+def check_pairs(method: AbstractMethod, oracle: Oracle) -> None:
+    """Refuse a batch in which there are no pairs."""
+    if method.copies == 1 and oracle.has_random_constraints and oracle.batch_size < 2:
+        raise ValueError(
+            f"{type(method).__name__} forms unbiased products from pairs within a batch and needs batch_size >= 2, "
+            f"found {oracle.batch_size}. Raise batch_size, or use pairs=False."
+        )

@@ -3,7 +3,7 @@
 from typing import ClassVar, NamedTuple
 
 import equinox as eqx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from lariax.formulas import (
     DETERMINISTIC_CONSTRAINTS,
@@ -13,8 +13,18 @@ from lariax.formulas import (
     penalty_lipschitz,
     storm,
 )
-from lariax.methods._base import AbstractMethod, Answer, check_positive
+from lariax.methods._base import AbstractMethod, Answer, check_pairs, check_positive
 from lariax.oracle import Batch, Oracle, Vector
+
+
+def exponents_for(oracle: Oracle) -> Exponents:
+    """Case III when a constraint is random, case II when none is."""
+    return STOCHASTIC_CONSTRAINTS if oracle.has_random_constraints else DETERMINISTIC_CONSTRAINTS
+
+
+def check_theory_penalty(penalty: float) -> None:
+    if penalty <= 1:
+        raise ValueError(f"the theorems need penalty > 1, found {penalty}. Any penalty > 0 works with step_size=.")
 
 
 class PenaltyState(NamedTuple):
@@ -86,8 +96,7 @@ class QuadraticPenalty(AbstractMethod):
 
         The theorems want penalty > 1. The steps are safe and small; expect to do better with a step size of your own.
         """
-        if penalty <= 1:
-            raise ValueError(f"the theorems need penalty > 1, found {penalty}. Any penalty > 0 works with step_size=.")
+        check_theory_penalty(penalty)
         lipschitz = penalty_lipschitz(
             constraints=constraints,
             gradient_lipschitz=gradient_lipschitz,
@@ -102,13 +111,12 @@ class QuadraticPenalty(AbstractMethod):
     def copies(self) -> int:
         return 1 if self.pairs else 2
 
-    def smallest_batch(self, oracle: Oracle) -> int:
-        return 2 if self.pairs and oracle.has_random_constraints else 1
+    def prepare(self, oracle: Oracle, x: PyTree[Array]) -> "QuadraticPenalty":
+        check_pairs(self, oracle)
+        return self
 
     def schedule(self, oracle: Oracle) -> PenaltySchedule:
-        """Case III when a constraint is random, case II when none is."""
-        case = STOCHASTIC_CONSTRAINTS if oracle.has_random_constraints else DETERMINISTIC_CONSTRAINTS
-        return PenaltySchedule(self.step_size, self.penalty, self.exponents or case)
+        return PenaltySchedule(self.step_size, self.penalty, self.exponents or exponents_for(oracle))
 
     def init(self, oracle: Oracle, point: Vector, batch: Batch) -> PenaltyState:
         gradient, constraints = oracle.penalty_gradient(point, self.schedule(oracle).penalty_at(1), batch)  # line 1
@@ -129,9 +137,4 @@ class QuadraticPenalty(AbstractMethod):
         return Answer(state.x, state.constraints, self.schedule(oracle).penalty_at(k) * state.constraints)
 
     def observe(self, oracle: Oracle, state: PenaltyState, k: Float[Array, ""]) -> dict[str, Array]:
-        schedule = self.schedule(oracle)
-        return {
-            "step_size": schedule.step_size_at(k),
-            "penalty": schedule.penalty_at(k),
-            "momentum": schedule.momentum_after(k),
-        }
+        return self.schedule(oracle).at(k)

@@ -187,6 +187,18 @@ class Oracle(eqx.Module):
         joint = self._objective(z, samples)[1] if self._needs_joint else {}
         return self._residuals(z, samples, joint)
 
+    def objective_gradient(self, z: Vector, batch: Batch) -> Vector:
+        """The mean gradient of the objective alone."""
+        samples = self._copy(batch, 0)
+        _count(self.batch_size if self.problem.samples is not None else 1)
+        return jax.grad(lambda point: jnp.mean(self._objective(point, samples)[0]))(z)
+
+    def exact_residuals(self, z: Vector) -> tuple[Float[Array, " m"], Callable[[Float[Array, " m"]], Vector]]:
+        """Residuals of constraints that are all deterministic, and w -> J^T w."""
+        _count(len(self.blocks))
+        values, pull = jax.vjp(lambda point: self.join(self._residuals(point, (), {})), z)
+        return values, lambda weights: pull(weights)[0]
+
     def objective(self, z: Vector, batch: Batch) -> Float[Array, ""]:
         """The mean objective on the batch, for the record."""
         return jnp.mean(self._objective(z, self._copy(batch, 0))[0])

@@ -2,6 +2,7 @@
 
 from lariax.problem._constraints import SHARED, AbstractConstraint, AtLeast, AtMost, Equal
 from lariax.problem._describe import describe_shape, first_nonfinite
+from lariax.problem._linear import Linear, LinearSystem
 from lariax.problem._problem import Problem
 from lariax.problem._sources import AbstractSource, Dataset, Distribution, Stratified, Stream, leading_axis
 
@@ -14,6 +15,8 @@ __all__ = [
     "Dataset",
     "Distribution",
     "Equal",
+    "Linear",
+    "LinearSystem",
     "Problem",
     "Stratified",
     "Stream",

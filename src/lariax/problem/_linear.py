@@ -1,0 +1,177 @@
+"""A x = b: the matrix in whatever form it comes, and what a method may want to know of it."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse
+import scipy.sparse.linalg
+from jax.experimental import sparse
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, ArrayLike, PyTree
+
+from lariax.problem import _spectrum as spectrum
+from lariax.problem._constraints import AbstractConstraint, _Shared
+from lariax.problem._sources import AbstractSource
+
+
+class Linear(AbstractConstraint):
+    """A x = b, exactly known. A may be rank-deficient.
+
+    Arguments:
+        A: a matrix (NumPy, JAX, scipy.sparse or `jax.experimental.sparse.BCOO`), which multiplies the vector of all
+            entries of x in the order of `jax.tree.leaves`; or a function `product(x) -> vector` of x itself; or a pair
+            of functions `(product, transposed)`, where `transposed(vector)` returns something like x.
+        b: the right-hand side, a vector; a number stands for all rows.
+        shape: (rows, entries of x), needed for functions only.
+        norm, smallest: ||A|| and the smallest nonzero eigenvalue of A^T A, where you know better than to have them
+            computed: they are found exactly for up to 1,000 rows or columns, and beyond that by a matrix-free
+            eigensolver to a relative accuracy of 1e-6.
+
+    >>> import jax.numpy as jnp, lariax as lx
+    >>> budget = lx.Linear(jnp.ones((1, 3)), 1.0)
+    >>> difference = lx.Linear(lambda x: x[1:] - x[:-1], 0.0, shape=(2, 3))
+    >>> round(difference.smallest_eigenvalue(), 6)
+    1.0
+    """
+
+    fun: Callable[..., Array]
+    bound: Array
+    samples: AbstractSource | _Shared | None
+    shape: tuple[int, int] = eqx.field(static=True)
+    _norm: float | None = eqx.field(static=True)
+    _smallest: float | None = eqx.field(static=True)
+
+    sign: ClassVar[float] = 1.0
+    inequality: ClassVar[bool] = False
+    relation: ClassVar[str] = "="
+
+    def __init__(
+        self,
+        A: Any,
+        b: ArrayLike = 0.0,
+        *,
+        shape: tuple[int, int] | None = None,
+        norm: float | None = None,
+        smallest: float | None = None,
+    ):
+        pair = A if isinstance(A, tuple) and len(A) == 2 else (A, None)
+        if callable(pair[0]):
+            if shape is None:
+                raise ValueError("Linear with functions needs shape=(rows, entries of x), found none.")
+            self.fun = _FunctionProduct(*pair)
+            self.shape = shape
+        else:
+            matrix = _matrix(A)
+            self.fun = _MatrixProduct(matrix)
+            self.shape = matrix.shape
+        self.bound = jnp.asarray(b, float if jnp.issubdtype(jnp.result_type(b), jnp.integer) else None)
+        if self.bound.shape not in ((), (self.shape[0],)):
+            raise ValueError(
+                f"b must have one entry for each of the {self.shape[0]} rows of A, found shape {self.bound.shape}."
+            )
+        self.samples = None
+        self._norm, self._smallest = norm, smallest
+
+    def norm(self, like: PyTree | None = None) -> float:
+        """||A||, the largest singular value. `like` is an x, wanted when A is a function of a structured x."""
+        return LinearSystem([self], like).norm()
+
+    def smallest_eigenvalue(self, like: PyTree | None = None) -> float:
+        """delta, the smallest nonzero eigenvalue of A^T A."""
+        return LinearSystem([self], like).smallest_eigenvalue()
+
+    def operator(self, like: PyTree | None) -> scipy.sparse.linalg.LinearOperator:
+        """A in double precision, on the host."""
+        if isinstance(self.fun, _MatrixProduct):
+            return scipy.sparse.linalg.aslinearoperator(_to_host(self.fun.matrix))
+        vector, unravel = ravel_pytree(jnp.zeros(self.shape[1]) if like is None else like)
+        if vector.shape[0] != self.shape[1]:
+            raise ValueError(f"shape= says that A has {self.shape[1]} columns, but x has {vector.shape[0]} entries.")
+        forward = jax.jit(lambda v: self.fun(unravel(v)))
+        pull = jax.jit(lambda w: jax.vjp(forward, vector)[1](w)[0])
+        dtype = vector.dtype
+        return scipy.sparse.linalg.LinearOperator(
+            self.shape,
+            matvec=lambda v: np.asarray(forward(jnp.asarray(np.ravel(v), dtype)), float),
+            rmatvec=lambda w: np.asarray(pull(jnp.asarray(np.ravel(w), dtype)), float),
+            dtype=float,
+        )
+
+
+class LinearSystem:
+    """All linear constraints of a problem as one A x = b, on the host."""
+
+    def __init__(self, constraints: Sequence[Linear], like: PyTree):
+        self._constraints = constraints
+        self._operator = spectrum.stack([constraint.operator(like) for constraint in constraints])
+        self._b = np.concatenate([np.broadcast_to(np.asarray(c.bound, float), c.shape[:1]) for c in constraints])
+        self._precision = max(float(jnp.finfo(c.bound.dtype).eps) for c in constraints)
+
+    def norm(self) -> float:
+        """||A||"""
+        known = self._constraints[0]._norm if len(self._constraints) == 1 else None
+        return known if known is not None else spectrum.norm(self._operator)
+
+    def smallest_eigenvalue(self) -> float:
+        """delta, the smallest nonzero eigenvalue of A^T A."""
+        known = self._constraints[0]._smallest if len(self._constraints) == 1 else None
+        return known if known is not None else spectrum.smallest_eigenvalue(self._operator)
+
+    def least_violation(self) -> float:
+        """min over x of ||A x - b||: 0, up to rounding, if A x = b has a solution."""
+        violation, rounding = spectrum.least_violation(self._operator, self._b, self._precision)
+        return 0.0 if violation <= rounding else violation
+
+
+class _MatrixProduct(eqx.Module):
+    """x -> A x, for a matrix."""
+
+    matrix: Any
+
+    def __call__(self, x: PyTree) -> Array:
+        entries = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(x)])
+        if entries.shape[0] != self.matrix.shape[1]:
+            raise ValueError(f"A has {self.matrix.shape[1]} columns, but x has {entries.shape[0]} entries.")
+        return self.matrix.astype(entries.dtype) @ entries
+
+
+class _FunctionProduct(eqx.Module):
+    """x -> A x, for functions; a transposed product, if there is one, serves as the way back."""
+
+    product: Callable[[PyTree], Array]
+    transposed: Callable[[Array], PyTree] | None
+
+    def __call__(self, x: PyTree) -> Array:
+        transposed = self.transposed
+        if transposed is None:
+            return self.product(x)
+        multiply = jax.custom_vjp(self.product)
+        multiply.defvjp(lambda x: (self.product(x), None), lambda _, w: (transposed(w),))
+        return multiply(x)
+
+
+def _matrix(A: Any) -> Any:
+    """A dense JAX array or a BCOO matrix."""
+    if isinstance(A, sparse.BCOO):
+        matrix: Any = A
+    elif scipy.sparse.issparse(A):
+        matrix = sparse.BCOO.from_scipy_sparse(scipy.sparse.csr_array(A).sorted_indices())
+    else:
+        matrix = jnp.asarray(A, float if np.asarray(A).dtype.kind in "iub" else None)
+    if matrix.ndim != 2 or 0 in matrix.shape:
+        raise ValueError(f"A must be a matrix with rows and columns, found shape {matrix.shape}. One row is A[None].")
+    entries = matrix.data if isinstance(matrix, sparse.BCOO) else matrix
+    if not isinstance(entries, jax.core.Tracer) and not bool(jnp.isfinite(entries).all()):
+        raise ValueError("A holds entries that are not finite.")
+    return matrix
+
+
+def _to_host(matrix: Any) -> Any:
+    if isinstance(matrix, sparse.BCOO):
+        rows, columns = np.asarray(matrix.indices).T
+        return scipy.sparse.csr_array((np.asarray(matrix.data, float), (rows, columns)), shape=matrix.shape)
+    return np.asarray(matrix, float)

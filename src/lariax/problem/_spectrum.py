@@ -1,0 +1,100 @@
+"""Singular values of a linear operator: exactly when it is small, matrix-free when it is not."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from scipy.sparse.linalg import LinearOperator, eigsh, lsmr
+
+SMALL = 1000
+"""Up to this many rows or columns, singular values come from the matrix itself."""
+
+TOLERANCE = 1e-6
+"""Relative accuracy of the eigensolver beyond that."""
+
+ACCURACY = 1e-10
+"""Of the least-squares solves within it."""
+
+
+def norm(operator: LinearOperator) -> float:
+    """||A||, the largest singular value."""
+    if _is_small(operator):
+        return float(_svd(operator)[1][0])
+    outer = _wide(operator)
+    return float(np.sqrt(_largest_eigenvalue(outer @ outer.H, _probe(outer.shape[0]))))
+
+
+def smallest_eigenvalue(operator: LinearOperator) -> float:
+    """The smallest *nonzero* eigenvalue of A^T A.
+
+    Beyond the small, 1 / the largest eigenvalue of the pseudo-inverse of A A^T, whose products are two least-squares
+    solves: those drop the null space, which a search from below would find first.
+    """
+    if _is_small(operator):
+        return float(_svd(operator)[1][-1] ** 2)
+    outer = _wide(operator)
+    pseudo_inverse = LinearOperator(
+        (outer.shape[0], outer.shape[0]),
+        matvec=lambda v: _least_squares(outer.H, _least_squares(outer, v)),
+        dtype=float,
+    )
+    return 1 / _largest_eigenvalue(pseudo_inverse, outer @ _probe(outer.shape[1]))
+
+
+def least_violation(operator: LinearOperator, b: np.ndarray, precision: float) -> tuple[float, float]:
+    """min over x of ||A x - b||, and the level up to which that is rounding, so that A x = b has a solution."""
+    if _is_small(operator):
+        u, singular, vt = _svd(operator)
+        x = vt.T @ (u.T @ b / singular)
+    else:
+        x, precision = _least_squares(operator, b), max(precision, ACCURACY)
+    product = operator @ x
+    scale = float(np.linalg.norm(b) + np.linalg.norm(product))
+    return float(np.linalg.norm(product - b)), 100 * precision * scale
+
+
+def stack(operators: Sequence[LinearOperator]) -> LinearOperator:
+    """The operators on top of each other."""
+    if len(operators) == 1:
+        return operators[0]
+    cuts = np.cumsum([operator.shape[0] for operator in operators])
+    return LinearOperator(
+        (int(cuts[-1]), operators[0].shape[1]),
+        matvec=lambda v: np.concatenate([operator.matvec(np.ravel(v)) for operator in operators]),
+        rmatvec=lambda w: sum(
+            operator.rmatvec(part) for operator, part in zip(operators, np.split(np.ravel(w), cuts[:-1]), strict=True)
+        ),
+        dtype=float,
+    )
+
+
+def _is_small(operator: LinearOperator) -> bool:
+    return min(operator.shape) <= SMALL
+
+
+def _wide(operator: LinearOperator) -> LinearOperator:
+    return operator if operator.shape[0] <= operator.shape[1] else operator.H
+
+
+def _svd(operator: LinearOperator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Singular vectors and values, without those that are zero up to rounding."""
+    rows, columns = operator.shape
+    matrix = (operator.H @ np.eye(rows)).T if rows <= columns else operator @ np.eye(columns)
+    u, singular, vt = np.linalg.svd(matrix, full_matrices=False)
+    kept = singular > singular[0] * max(rows, columns) * np.finfo(float).eps
+    if not kept.any():
+        raise ValueError("A is zero: leave the constraint out.")
+    return u[:, kept], singular[kept], vt[kept]
+
+
+def _least_squares(operator: LinearOperator, right: np.ndarray) -> np.ndarray:
+    """The shortest least-squares solution."""
+    return lsmr(operator, right, atol=ACCURACY, btol=ACCURACY, conlim=1e13, maxiter=10_000)[0]
+
+
+def _largest_eigenvalue(operator: Any, start: np.ndarray) -> float:
+    return float(eigsh(operator, k=1, which="LM", v0=start, tol=TOLERANCE, return_eigenvectors=False)[0])
+
+
+def _probe(size: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(size)
