@@ -15,6 +15,19 @@ def normal(*shape):
     return lx.Distribution(lambda key: jax.random.normal(key, shape))
 
 
+def lasso_with_sum_one(t, weight):
+    """argmin ||x - t||^2 / 2 + weight ||x||_1 with sum x = 1, and its multiplier: x = soft(t - y), y by bisection."""
+
+    def soft(v):
+        return np.sign(v) * np.maximum(np.abs(v) - weight, 0)
+
+    low, high = -10.0, 10.0
+    for _ in range(100):
+        y = (low + high) / 2
+        low, high = (y, high) if soft(t - y).sum() > 1 else (low, y)
+    return soft(t - y), y
+
+
 class Wells:
     """A small nonconvex problem with two random constraints, with everything known in NumPy's terms too.
 

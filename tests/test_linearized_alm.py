@@ -10,7 +10,7 @@ import scipy.sparse
 from jax.experimental import sparse
 
 import lariax as lx
-from conftest import Wells, WellsByHand, normal
+from conftest import Wells, WellsByHand, lasso_with_sum_one, normal
 from lariax.formulas import LinearizedConstants
 
 STEPS = 50
@@ -288,15 +288,8 @@ class TestClosedForms:
             constraints={"sum": lx.Linear(jnp.ones((1, 4)), 1.0)},
             regularizer=lx.prox.L1(weight),
         )
-
-        def soft(v):
-            return np.sign(v) * np.maximum(np.abs(v) - weight, 0)
-
-        low, high = -5.0, 5.0
-        for _ in range(100):
-            y = (low + high) / 2
-            low, high = (y, high) if soft(t - y).sum() > 1 else (low, y)
         result = lx.solve(problem, jnp.zeros(4), lx.LinearizedALM(1.0), iterations=30_000, batch_size=4)
-        np.testing.assert_allclose(result.x, soft(t - y), atol=0.02)
+        x, y = lasso_with_sum_one(t, weight)
+        np.testing.assert_allclose(result.x, x, atol=0.02)
         np.testing.assert_allclose(result.multipliers["sum"], y, atol=0.03)
-        assert (np.asarray(result.x)[soft(t - y) == 0] == 0).all()
+        assert (np.asarray(result.x)[x == 0] == 0).all()

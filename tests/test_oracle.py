@@ -12,8 +12,8 @@ from conftest import Wells, normal
 from lariax.oracle import Batch, bind, counting
 
 # Statistical tests here compare a mean of REPEATS draws with its expectation, coordinate by coordinate, at LIMIT
-# standard errors: over at most 10 coordinates a false alarm has probability below 1e-3, and a bias of a tenth of the deviation
-# (10 standard errors) goes unseen with probability below 1e-6. Seeds are fixed.
+# standard errors: over at most 10 coordinates a false alarm has probability below 1e-3, and a bias of a tenth of the
+# deviation (10 standard errors) goes unseen with probability below 1e-6. Seeds are fixed.
 REPEATS, LIMIT = 10_000, 4.5
 
 

@@ -1,0 +1,108 @@
+"""What every method owes: over methods, simple terms, sources and precisions, each pair of choices at least once."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import lariax as lx
+from conftest import normal
+
+METHODS = {
+    "QuadraticPenalty": lx.QuadraticPenalty(step_size=0.02, penalty=1.0),
+    "QuadraticPenalty pairs": lx.QuadraticPenalty(step_size=0.02, penalty=1.0, pairs=True),
+    "DualPenalty": lx.DualPenalty(step_size=0.02, penalty=1.0, dual_step=0.1),
+    "LinearizedALM": lx.LinearizedALM(lipschitz=2.0),
+}
+SIMPLE = {
+    "Everything": {},
+    "Box": {"within": lx.sets.Box(-1.0, 1.0)},
+    "L2Ball": {"within": lx.sets.L2Ball(2.0)},
+    "PSDCone": {"within": lx.sets.PSDCone()},
+    "L1": {"regularizer": lx.prox.L1(0.01)},
+    "Nuclear": {"regularizer": lx.prox.Nuclear(0.01)},
+}
+ROWS = np.random.default_rng(0).normal(size=(40, 2, 2))
+NOISE = normal(2, 2)
+SOURCES = {
+    "Distribution": lambda: NOISE,
+    "Dataset": lambda: lx.Dataset(ROWS),
+    "epochs": lambda: lx.Dataset(ROWS, epochs=True),
+    "Stream": lambda: lx.Stream([ROWS], repeat=True),
+}
+PRECISIONS = {"float64": jnp.float64, "float32": jnp.float32}
+
+
+def pairwise(*choices):
+    """Few combinations that show every pair of choices: greedily, the one with most pairs not yet seen."""
+    wanted = {
+        ((i, a), (j, b))
+        for i, j in itertools.combinations(range(len(choices)), 2)
+        for a in choices[i]
+        for b in choices[j]
+    }
+    everything = list(itertools.product(*choices))
+    while wanted:
+        best = max(everything, key=lambda row: len(wanted & set(itertools.combinations(enumerate(row), 2))))
+        wanted -= set(itertools.combinations(enumerate(best), 2))
+        yield best
+
+
+TARGET = jnp.array([[1.0, 0.2], [0.2, 0.5]])
+TRACE = lx.Linear(jnp.array([[1.0, 0.0, 0.0, 1.0]]), 1.0)
+
+
+def distance(x, z):
+    return jnp.sum((x - TARGET - 0.1 * z) ** 2)
+
+
+def order(x, z):
+    return x[0, 0] - x[1, 1] + 0.1 * z[0, 0] * x[0, 1]
+
+
+def size(x):
+    return jnp.sum(x**2)
+
+
+def problem_for(method, simple, source):
+    """min ||x - t||^2 with trace x = 1 and x_00 <= x_11 + 0.1, through noise where the method takes it."""
+    constraints = {"trace": TRACE}
+    if method != "LinearizedALM":
+        constraints |= {"order": lx.AtMost(order, 0.1), "size": lx.AtMost(size, 10.0, samples=None)}
+    return lx.Problem(distance, samples=SOURCES[source](), constraints=constraints, **SIMPLE[simple])
+
+
+COMBINATIONS = list(pairwise(METHODS, SIMPLE, SOURCES, PRECISIONS))
+
+
+@pytest.mark.parametrize(("method", "simple", "source", "precision"), COMBINATIONS)
+def test_conformance(method, simple, source, precision):
+    x0 = jnp.eye(2, dtype=PRECISIONS[precision]) / 2
+    problem = problem_for(method, simple, source)
+    options = {"method": METHODS[method], "batch_size": 2, "iterations": 300, "record_every": 100}
+    result = lx.solve(problem, x0, **options)
+
+    # the answer has the structure and precision of x0, is finite, in the set, and better than the start
+    leaves = jax.tree.leaves((result.x, result.multipliers))
+    assert {leaf.dtype for leaf in leaves} == {jnp.dtype(precision)}
+    assert all(np.isfinite(leaf).all() for leaf in leaves)
+    assert result.status == "budget"
+    assert bool(problem.within.contains(result.x))
+    assert float(jnp.abs(jnp.trace(result.x) - 1.0)) < 0.3
+    assert set(result.multipliers) == set(problem.constraints)
+
+    # what it cost is told, and told in the history
+    assert result.iterations == 300
+    assert result.draws == 301 * result.continuation.oracle.draws_per_iteration
+    assert result.evaluations > 300
+    assert list(result.history["iteration"]) == [100, 200, 300]
+    for column in jax.tree.leaves(result.history.columns):
+        assert np.isfinite(column).all()
+
+    # in pieces, the same bits
+    again = problem_for(method, simple, source)
+    part = lx.solve(again, x0, **(options | {"iterations": 130}))
+    rest = lx.solve(again, part, iterations=170)
+    jax.tree.map(np.testing.assert_array_equal, (rest.x, rest.multipliers), (result.x, result.multipliers))
