@@ -14,6 +14,7 @@ LAYERS = [
     {"formulas"},
     {"problem", "sets", "prox"},
     {"oracle"},
+    {"certificate"},
     {"methods"},
     {"loop"},
 ]

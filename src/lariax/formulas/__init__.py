@@ -4,6 +4,7 @@ Nothing here knows about JAX: the functions take anything that adds and multipli
 arrays, floats), so that every front end computes the same numbers from the same formula.
 """
 
+from lariax.formulas._filter import Filter, gain, lagged, updated
 from lariax.formulas._schedules import (
     DETERMINISTIC_CONSTRAINTS,
     STOCHASTIC_CONSTRAINTS,
@@ -19,9 +20,13 @@ __all__ = [
     "DETERMINISTIC_CONSTRAINTS",
     "STOCHASTIC_CONSTRAINTS",
     "Exponents",
+    "Filter",
     "LinearizedConstants",
     "PenaltySchedule",
     "dual_penalty_lipschitz",
+    "gain",
+    "lagged",
     "penalty_lipschitz",
     "storm",
+    "updated",
 ]

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
+from lariax.oracle import sample_structure
 from lariax.problem import AbstractSource, Stream, describe_shape, leading_axis
 
 
@@ -68,7 +68,7 @@ class Feeder:
     def structures(self) -> tuple[PyTree | None, ...]:
         """The shape of one sample of each source."""
         return tuple(
-            self._readers[i].structure if i in self._readers else _structure(source)
+            self._readers[i].structure if i in self._readers else sample_structure(source)
             for i, source in enumerate(self._sources)
         )
 
@@ -76,19 +76,17 @@ class Feeder:
     def nothing(self) -> tuple[PyTree, ...]:
         return (None,) * len(self._sources)
 
-    def first_iteration(self, length: int, counts: list[int]) -> tuple[PyTree, ...]:
-        """Rows for iteration 0, the start of the run."""
+    def start(self, places: int, length: int, counts: list[int]) -> tuple[PyTree, ...]:
+        """Rows for the start of the run, the first places of the first block."""
         if not self:
             return self.nothing
         block, last = self.block(0, length, counts)
-        if last < 0:
-            raise ValueError(
-                f"the Stream ended before the rows of one iteration were together ({counts} from each source)."
-            )
-        return jax.tree.map(lambda rows: rows[:1], block)
+        if last < places - 1:
+            raise ValueError(f"the Stream ended within the first rows: a start takes {places} times {counts} of them.")
+        return jax.tree.map(lambda rows: rows[:places], block)
 
     def block(self, first: int, length: int, counts: list[int]) -> tuple[tuple[PyTree, ...], int]:
-        """Rows for iterations first .. first + length - 1, and the last of these for which there are enough."""
+        """Rows for the places first .. first + length - 1, and the last of these for which there are enough."""
         if first < self._first:
             raise ValueError(
                 "this result's Stream has been read further by a later run, so the run cannot be continued from here. "
@@ -106,14 +104,3 @@ class Feeder:
                 )
             self._block, self._first, self._last = tuple(block), first, first + complete - 1
         return self._block, self._last
-
-
-def _structure(source: AbstractSource | None) -> PyTree | None:
-    if source is None:
-        return None
-
-    def one() -> PyTree:
-        tickets, _ = source.draw(jax.random.key(0), jnp.arange(1), 1, source.cache(1, 1))
-        return jax.tree.map(lambda rows: rows[0], source.fetch(jax.tree.map(lambda ticket: ticket[0], tickets)))
-
-    return jax.eval_shape(one)

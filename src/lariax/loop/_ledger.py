@@ -12,10 +12,10 @@ from lariax.loop._run import Records
 class Ledger:
     """Collects records, with the draws and seconds that the compiled loop does not know of."""
 
-    def __init__(self, earlier: Result | None, draws_per_iteration: int, rows: int):
+    def __init__(self, earlier: Result | None, draws_per_iteration: int, start: int, rows: int):
         self._tables = [dict(earlier.history.columns)] if earlier and len(earlier.history) else []
         self._seconds_before = earlier.seconds if earlier else 0.0
-        self._draws_per_iteration = draws_per_iteration
+        self._draws_per_iteration, self._start = draws_per_iteration, start
         self.capacity = int(np.clip(2**21 // (2 * rows + 8), 1, 1024))  # rows of history in one compiled call
 
     def add(self, records: Records, first: int, last: int, began: float, ended: float) -> None:
@@ -27,7 +27,7 @@ class Ledger:
         iteration = rows["iteration"].astype(np.int64)
         share = (iteration - first) / max(last - first, 1)
         rows["iteration"] = iteration
-        rows["draws"] = (iteration + 1) * self._draws_per_iteration
+        rows["draws"] = (iteration + self._start) * self._draws_per_iteration
         rows["seconds"] = self._seconds_before + began + share * (ended - began)
         self._tables.append(rows)
 

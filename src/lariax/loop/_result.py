@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from lariax.loop._feed import Feeder
-from lariax.loop._run import Run
+from lariax.loop._run import Rhythm, Run
 from lariax.methods import AbstractMethod
 from lariax.oracle import Oracle
 
@@ -18,8 +18,8 @@ STATUSES = {
     "budget": "The budget is spent. Continue with lx.solve(problem, result, iterations=...) if you want more accuracy.",
     "interrupted": "The run was stopped from outside. Continue it with lx.solve(problem, result, iterations=...).",
     "source_ended": "The Stream has no more rows. Give it more, or repeat=True, and start again from result.x.",
-    "infeasible_stationary": "The constraints cannot all hold: x is where their violation cannot be lowered further. Relax "
-    "a bound, drop a constraint, or start elsewhere.",
+    "infeasible_stationary": "The constraints cannot all hold: x is where their violation cannot be lowered further. "
+    "Relax a bound, drop a constraint, or start elsewhere.",
     "diverged": "The iterates left the range of floating point; x is the last sound point. Lower the step size or the "
     "penalty, scale the constraints to order one, or bound x by within=.",
 }
@@ -85,7 +85,7 @@ class Settings(NamedTuple):
 
     batch_size: int
     output: str
-    block: int
+    rhythm: Rhythm
 
 
 class Continuation(eqx.Module):

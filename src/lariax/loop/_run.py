@@ -4,7 +4,7 @@
       segments        up to the next iteration that is to be recorded or picked
         iterations    method.step, and nothing else
 
-T is fixed by the problem (`block_length`), and blocks begin at multiples of T: where the host cuts the run into calls,
+T is fixed by the problem (`rhythm`), and blocks begin at multiples of T: where the host cuts the run into calls,
 what it records and where it resumes changes no bit.
 """
 
@@ -22,7 +22,7 @@ LONGEST_BLOCK = 256
 BLOCK_BYTES = 4 * 2**20
 NEVER = jnp.iinfo(jnp.int32).max
 
-_PICKS = NEVER  # folded into the seed: a stream of random numbers that no source uses
+_PICKS, _REFRESHES = NEVER, NEVER - 1  # folded into the seed: streams of random numbers that no source uses
 
 
 class Run(NamedTuple):
@@ -36,6 +36,26 @@ class Run(NamedTuple):
     sound_at: Int[Array, ""]
     picked: Answer | None  # the answer after an iteration drawn uniformly from those completed; None: not wanted
     next_pick: Int[Array, ""]
+    next_refresh: Int[Array, ""]
+
+
+class Rhythm(NamedTuple):
+    """How a problem and a method keep time, for the whole run. Iteration k uses the samples at place k + start - 1."""
+
+    block: int  # places drawn at once
+    start: int  # places that the start takes
+    window: int  # places that a refresh looks back on; 0: there are no refreshes
+
+    @property
+    def shift(self) -> int:
+        return self.start - 1
+
+    def next_refresh(self, iteration: Array) -> Array:
+        """A quarter further on, at the end of a window, which then lies within a block."""
+        if not self.window:
+            return jnp.int32(NEVER)
+        place = iteration + self.shift + jnp.maximum(iteration // 4, self.window)
+        return ((place // self.window + 1) * self.window - 1 - self.shift).astype(jnp.int32)
 
 
 class Records(NamedTuple):
@@ -45,8 +65,8 @@ class Records(NamedTuple):
     rows: PyTree
 
 
-def block_length(oracle: Oracle, structures: tuple[PyTree | None, ...]) -> int:
-    """How many iterations are drawn at once: as many as fit `BLOCK_BYTES`. `structures`: one sample of each source."""
+def rhythm(oracle: Oracle, method: AbstractMethod, structures: tuple[PyTree | None, ...]) -> Rhythm:
+    """As many places a block as fit `BLOCK_BYTES`, a power of two. `structures`: one sample of each source."""
     size = 0
     for i, source in enumerate(oracle.sources):
         if source is None:
@@ -58,7 +78,15 @@ def block_length(oracle: Oracle, structures: tuple[PyTree | None, ...]) -> int:
             size += _bytes(
                 jax.eval_shape(lambda s=source, n=count: s.draw(jax.random.key(0), jnp.arange(1), n, s.cache(1, n))[0])
             )
-    return max(1, min(LONGEST_BLOCK, BLOCK_BYTES // max(size, 1)))
+    block = _power_of_two(min(LONGEST_BLOCK, BLOCK_BYTES // max(size, 1)))
+    start = min(block, -(-method.start_samples // oracle.batch_size))
+    window = method.refresh_samples and min(block, _power_of_two(method.refresh_samples // oracle.batch_size))
+    return Rhythm(block, start, window)
+
+
+def _power_of_two(limit: int) -> int:
+    """The largest one up to the limit, and at least 1."""
+    return 1 << (max(limit, 1).bit_length() - 1)
 
 
 def _bytes(tree: PyTree) -> int:
@@ -67,15 +95,15 @@ def _bytes(tree: PyTree) -> int:
 
 @eqx.filter_jit
 def begin(
-    oracle: Oracle, method: AbstractMethod, x: PyTree, key: Key[Array, ""], fed: PyTree, pick: bool
+    oracle: Oracle, method: AbstractMethod, x: PyTree, key: Key[Array, ""], fed: PyTree, rhythm: Rhythm, pick: bool
 ) -> tuple[Run, dict[str, Bool[Array, ""]], Int[Array, ""]]:
     """The run before iteration 1, which of the user's functions are finite there, and the evaluations it took."""
     with counting() as tally:
-        tickets, _ = oracle.draw(key, jnp.arange(1), oracle.caches(1), fed)
-        batch = oracle.fetch(jax.tree.map(lambda ticket: ticket[0], tickets))
-        point = oracle.start(x, batch)
-        state = method.init(oracle, point, batch)
-    look = oracle.look(point, batch)
+        tickets, _ = oracle.draw(key, jnp.arange(rhythm.start), oracle.caches(rhythm.start), fed)
+        batches = jax.vmap(oracle.fetch, axis_size=rhythm.start)(tickets)
+        point = oracle.start(x, batches.first)
+        state = method.init(oracle, point, batches)
+    look = oracle.look(point, batches.first)
     residuals = oracle.join(look.residuals)
     finite = {f"constraint {block.name!r}": _all_finite(residuals[block.rows]) for block in oracle.blocks}
     finite = {"the objective": _all_finite(look.objective), **finite, "a gradient": _all_finite(state)}
@@ -89,6 +117,7 @@ def begin(
         sound_at=jnp.int32(0),
         picked=answer if pick else None,
         next_pick=jnp.int32(1 if pick else NEVER),
+        next_refresh=rhythm.next_refresh(jnp.int32(0)),
     )
     return run, finite, jnp.int32(sum(tally))
 
@@ -101,7 +130,7 @@ def advance(
     stop: Int[Array, ""],
     every: Int[Array, ""],
     fed: PyTree,
-    block: int,
+    rhythm: Rhythm,
     capacity: int,
 ) -> tuple[Run, Records, Int[Array, ""]]:
     """Iterations run.iteration + 1 .. stop (or to the end of the block in which the run diverges).
@@ -119,12 +148,21 @@ def advance(
 
     def one_block(carry: tuple[Run, Records, PyTree]) -> tuple[Run, Records, PyTree]:
         run, records, caches = carry
-        first = (run.iteration + 1) // block * block
-        last = jnp.minimum(first + block - 1, stop)
-        tickets, caches = oracle.draw(run.key, first + jnp.arange(block), caches, fed)
+        place = (run.iteration + rhythm.start) // rhythm.block * rhythm.block
+        first = place - rhythm.shift  # the iteration at the first place of the block
+        boundary = first + rhythm.block - 1
+        last = jnp.minimum(boundary, stop)
+        tickets, caches = oracle.draw(run.key, place + jnp.arange(rhythm.block), caches, fed)
 
         def batch_of(iteration: Array) -> Batch:
             return oracle.fetch(jax.tree.map(lambda ticket: ticket[iteration - first], tickets))
+
+        def refreshed(run: Run) -> Run:
+            back = run.iteration - first - rhythm.window + 1
+            window = jax.tree.map(lambda t: jax.lax.dynamic_slice_in_dim(t, back, rhythm.window), tickets)
+            key = jax.random.fold_in(jax.random.fold_in(run.key, _REFRESHES), run.iteration)
+            state = method.refresh(oracle, run.state, jax.vmap(oracle.fetch, axis_size=rhythm.window)(window), key)
+            return run._replace(state=state, next_refresh=rhythm.next_refresh(run.iteration))
 
         def iterate(iteration: Array, state: State) -> State:
             return method.step(oracle, state, k_of(iteration), batch_of(iteration))
@@ -132,11 +170,13 @@ def advance(
         def segment(carry: tuple[Run, Records]) -> tuple[Run, Records]:
             run, records = carry
             next_record = (run.iteration // every + 1) * every
-            end = jnp.minimum(last, jnp.minimum(next_record, run.next_pick))
+            end = jnp.minimum(last, jnp.minimum(next_record, jnp.minimum(run.next_pick, run.next_refresh)))
             state = jax.lax.fori_loop(run.iteration + 1, end + 1, iterate, run.state)
             run = run._replace(iteration=end, state=state)
+            if rhythm.window:
+                run = jax.lax.cond(end == run.next_refresh, refreshed, lambda run: run, run)
             if run.picked is not None:
-                run = jax.lax.cond(end == run.next_pick, lambda: _pick(oracle, method, run), lambda: run)
+                run = jax.lax.cond(end == run.next_pick, lambda run: _pick(oracle, method, run), lambda run: run, run)
             return run, jax.lax.cond(
                 end == next_record,
                 lambda: append(records, _row(oracle, method, run, batch_of(end))),
@@ -145,7 +185,7 @@ def advance(
 
         run, records = jax.lax.while_loop(lambda c: c[0].iteration < last, segment, (run, records))
         finite = _all_finite(run.state)
-        keep = finite & (run.iteration == first + block - 1)
+        keep = finite & (run.iteration == boundary)
         now = method.answer(oracle, run.state, k_of(run.iteration)), run.iteration
         sound, sound_at = jax.tree.map(lambda new, old: jnp.where(keep, new, old), now, (run.sound, run.sound_at))
         return run._replace(finite=finite, sound=sound, sound_at=sound_at), records, caches
@@ -159,20 +199,22 @@ def advance(
     run, records, _ = jax.lax.while_loop(
         lambda carry: (carry[0].iteration < stop) & carry[0].finite,
         one_block,
-        (run, empty, oracle.caches(block)),
+        (run, empty, oracle.caches(rhythm.block)),
     )
     return run, records, jnp.int32(sum(tally))
 
 
 @eqx.filter_jit
-def conclude(oracle: Oracle, method: AbstractMethod, run: Run) -> tuple[PyTree, dict[str, Array]]:
-    """The user's x and multipliers: of the last iteration or of the picked one; if the run diverged, the last sound."""
+def conclude(oracle: Oracle, method: AbstractMethod, run: Run) -> tuple[PyTree, dict[str, Array], Bool[Array, ""]]:
+    """The user's x and multipliers (of the last iteration or of the picked one; if the run diverged, the last sound),
+    and whether the method found the constraints to be infeasible there."""
     if run.picked is None:
         answer = method.answer(oracle, run.state, run.iteration.astype(oracle.dtype))
     else:
         answer = run.picked
     answer = jax.tree.map(lambda wanted, sound: jnp.where(run.finite, wanted, sound), answer, run.sound)
-    return oracle.x_of(answer.point), oracle.named_multipliers(answer.multipliers)
+    infeasible = run.finite & method.infeasible(oracle, run.state)
+    return oracle.x_of(answer.point), oracle.named_multipliers(answer.multipliers), infeasible
 
 
 def _all_finite(tree: PyTree) -> Bool[Array, ""]:

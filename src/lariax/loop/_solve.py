@@ -16,7 +16,7 @@ from lariax.loop._feed import Feeder
 from lariax.loop._ledger import Ledger
 from lariax.loop._progress import ProgressBar
 from lariax.loop._result import Continuation, History, Result, Settings, outcome
-from lariax.loop._run import NEVER, Run, advance, begin, block_length, conclude
+from lariax.loop._run import NEVER, Run, advance, begin, conclude, rhythm
 from lariax.methods import AbstractMethod, QuadraticPenalty
 from lariax.oracle import Oracle, as_point, bind
 from lariax.problem import Linear, LinearSystem, Problem
@@ -137,14 +137,14 @@ def _fresh(problem: Problem, x0: PyTree, method: Any, batch_size: int | None, se
     structures = feeder.structures()
     oracle = bind(problem, x, structures, batch_size=batch_size, copies=method.copies, has_slacks=method.wants_slacks)
     method = _in_precision(method.prepare(oracle, x), oracle.dtype)
-    block = block_length(oracle, structures)
-    fed = feeder.first_iteration(block, oracle.sample_counts)
+    beat = rhythm(oracle, method, structures)
+    fed = feeder.start(beat.start, beat.block, oracle.sample_counts)
     key = seed if _is_key(seed) else jax.random.key(seed)
-    run, finite, evaluations = begin(oracle, method, x, key, fed, output == "random")
+    run, finite, evaluations = begin(oracle, method, x, key, fed, beat, output == "random")
     traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(run))
     if not traced:
         _check_finite(finite)
-    settings = Settings(batch_size, output, block)
+    settings = Settings(batch_size, output, beat)
     return _Start(oracle, method, run, settings, feeder, evaluations, traced, earlier=None)
 
 
@@ -234,7 +234,8 @@ def _has_no_solution(problem: Problem, x: PyTree[Array]) -> bool:
 def _solve_traced(start: _Start, budget: Budget, record_every: int | None, watched: bool) -> Result:
     """A run inside jit or vmap: the whole of it in one call, with nobody looking."""
     oracle = start.oracle
-    last = budget.last_iteration(0, oracle.draws_per_iteration, oracle.draws_per_iteration)
+    per_iteration, beat = oracle.draws_per_iteration, start.settings.rhythm
+    last = budget.last_iteration(0, per_iteration, beat.start * per_iteration)
     if last is None or budget.seconds is not None or watched or start.feeder:
         raise ValueError(
             "inside jit or vmap a run needs iterations= or draws=, and has no seconds=, progress=, callback= or Stream."
@@ -247,15 +248,17 @@ def _solve_traced(start: _Start, budget: Budget, record_every: int | None, watch
         jnp.int32(last),
         jnp.int32(every),
         start.feeder.nothing,
-        start.settings.block,
+        start.settings.rhythm,
         max(1, last // every),
     )
     rows = jax.tree.map(lambda column: column[: last // every], records.rows)
-    rows["draws"] = (rows["iteration"] + 1) * oracle.draws_per_iteration
+    rows["draws"] = (rows["iteration"] + beat.start) * per_iteration
+    x, multipliers, _ = conclude(oracle, start.method, run)
     return Result(
-        *conclude(oracle, start.method, run),
+        x=x,
+        multipliers=multipliers,
         iterations=run.iteration,
-        draws=(run.iteration + 1) * oracle.draws_per_iteration,
+        draws=(run.iteration + beat.start) * per_iteration,
         evaluations=start.evaluations + run.iteration * each,
         seconds=jnp.zeros(()),
         history=History(rows),
@@ -271,22 +274,17 @@ def _solve_on_host(
     progress: bool,
     callback: Callable[[Snapshot], Any] | None,
 ) -> Result:
-    oracle, method, run, feeder, block = (
-        start.oracle,
-        start.method,
-        start.run,
-        start.feeder,
-        start.settings.block,
-    )
+    oracle, method, run, feeder = start.oracle, start.method, start.run, start.feeder
+    beat = start.settings.rhythm
     first, per_iteration = int(run.iteration), oracle.draws_per_iteration
-    last = budget.last_iteration(first, per_iteration, 0 if start.earlier else per_iteration)
+    last = budget.last_iteration(first, per_iteration, 0 if start.earlier else beat.start * per_iteration)
     if last is None and budget.seconds is None:
         raise ValueError(
             "nothing in this problem is random, so a budget of draws never ends. Say iterations= or seconds=."
         )
     every = record_every or record_interval(last, first)
-    ledger = Ledger(start.earlier, per_iteration, oracle.rows)
-    pace = Pace(block)
+    ledger = Ledger(start.earlier, per_iteration, beat.start, oracle.rows)
+    pace = Pace(beat.block)
     iteration, status, each = first, "budget", 0
     with ProgressBar(progress, first, last, budget) as bar:
         try:
@@ -294,14 +292,15 @@ def _solve_on_host(
                 fed, stop = feeder.nothing, pace.next_stop(iteration, last, budget)
                 stop = min(stop, (iteration // every + (1 if callback else ledger.capacity)) * every)
                 if feeder:
-                    fed, available = feeder.block((iteration + 1) // block * block, block, oracle.sample_counts)
-                    if available <= iteration:
+                    place = (iteration + beat.start) // beat.block * beat.block
+                    fed, available = feeder.block(place, beat.block, oracle.sample_counts)
+                    if available - beat.shift <= iteration:
                         status = "source_ended"
                         break
-                    stop = min(stop, available)
+                    stop = min(stop, available - beat.shift)
                 began = budget.elapsed()
                 run, records, each = jax.block_until_ready(
-                    advance(oracle, method, run, jnp.int32(stop), jnp.int32(every), fed, block, ledger.capacity)
+                    advance(oracle, method, run, jnp.int32(stop), jnp.int32(every), fed, beat, ledger.capacity)
                 )
                 ended = budget.elapsed()
                 pace.learn(stop - iteration, ended - began)
@@ -312,21 +311,21 @@ def _solve_on_host(
                     status = "diverged"
                     break
                 if callback and iteration % every == 0:
-                    x, multipliers = conclude(oracle, method, run)
+                    x, multipliers, _ = conclude(oracle, method, run)
                     if callback(Snapshot(iteration, x, multipliers, ledger.newest)):
                         status = "interrupted"
                         break
         except KeyboardInterrupt:
             status = "interrupted"
-    x, multipliers = conclude(oracle, method, run)
-    if status == "budget" and _has_no_solution(oracle.problem, x):
+    x, multipliers, infeasible = conclude(oracle, method, run)
+    if status == "budget" and (infeasible or _has_no_solution(oracle.problem, x)):
         status = "infeasible_stationary"
     earlier = start.earlier
     return Result(
         x=x,
         multipliers=multipliers,
         iterations=iteration,
-        draws=(iteration + 1) * per_iteration,
+        draws=(iteration + beat.start) * per_iteration,
         evaluations=int(earlier.evaluations if earlier else start.evaluations) + (iteration - first) * int(each),
         seconds=(earlier.seconds if earlier else 0.0) + budget.elapsed(),
         history=ledger.history(sound_until=int(run.sound_at) if status == "diverged" else None),

@@ -4,5 +4,6 @@ from lariax.methods._base import AbstractMethod, Answer, State
 from lariax.methods._dual_penalty import DualPenalty
 from lariax.methods._linearized_alm import LinearizedALM
 from lariax.methods._quadratic_penalty import QuadraticPenalty
+from lariax.methods._tracked_lagrangian import TrackedLagrangian
 
-__all__ = ["AbstractMethod", "Answer", "DualPenalty", "LinearizedALM", "QuadraticPenalty", "State"]
+__all__ = ["AbstractMethod", "Answer", "DualPenalty", "LinearizedALM", "QuadraticPenalty", "State", "TrackedLagrangian"]

@@ -1,12 +1,13 @@
 """What a method is: a state, an `init` and a `step`."""
 
 import abc
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Bool, Float, Key, PyTree
 
 from lariax.oracle import Batch, Oracle, Vector
 
@@ -27,7 +28,10 @@ class AbstractMethod(eqx.Module):
     Iterations are numbered k = 1, 2, ...; `k` comes in the precision of x, ready for powers.
     """
 
-    wants_slacks: eqx.AbstractClassVar[bool]
+    wants_slacks: eqx.AbstractClassVar[bool]  # inequalities as equalities with slacks
+    smallest_batch: eqx.AbstractClassVar[int]  # a smaller batch size is raised to this
+    start_samples: eqx.AbstractClassVar[int]  # samples that the start wants to see, if it can have them cheaply
+    refresh_samples: eqx.AbstractClassVar[int]  # samples that `refresh` looks back on; 0: it is never called
 
     @property
     @abc.abstractmethod
@@ -40,20 +44,43 @@ class AbstractMethod(eqx.Module):
         fills in what only the problem can tell."""
 
     @abc.abstractmethod
-    def init(self, oracle: Oracle, point: Vector, batch: Batch) -> State:
-        """The state before iteration 1, from a first batch."""
+    def init(self, oracle: Oracle, point: Vector, batches: Batch) -> State:
+        """The state before iteration 1, from a few batches, stacked along a leading axis."""
 
     @abc.abstractmethod
     def step(self, oracle: Oracle, state: State, k: Float[Array, ""], batch: Batch) -> State:
         """Iteration k, on a batch that is independent of the state."""
 
     @abc.abstractmethod
+    def refresh(self, oracle: Oracle, state: State, batches: Batch, key: Key[Array, ""]) -> State:
+        """Work that is too costly for every iteration, done further and further apart, on the last few batches, stacked
+        along a leading axis."""
+
+    @abc.abstractmethod
     def answer(self, oracle: Oracle, state: State, k: Float[Array, ""]) -> Answer:
         """The point, its constraint values and its multipliers after iteration k."""
 
     @abc.abstractmethod
+    def infeasible(self, oracle: Oracle, state: State) -> Bool[Array, ""]:
+        """Whether the violation has stalled where J^T c vanishes, as far as the method can tell."""
+
+    @abc.abstractmethod
     def observe(self, oracle: Oracle, state: State, k: Float[Array, ""]) -> dict[str, Array]:
         """Scalars worth plotting, after iteration k. They never feed back."""
+
+
+class AbstractScheduledMethod(AbstractMethod):
+    """A method whose parameters are functions of k alone: it starts from one batch and has nothing to refresh."""
+
+    smallest_batch: ClassVar[int] = 1
+    start_samples: ClassVar[int] = 1
+    refresh_samples: ClassVar[int] = 0
+
+    def refresh(self, oracle: Oracle, state: State, batches: Batch, key: Key[Array, ""]) -> State:
+        return state
+
+    def infeasible(self, oracle: Oracle, state: State) -> Bool[Array, ""]:
+        return jnp.asarray(False)
 
 
 def check_positive(name: str, value: Any, or_zero: bool = False) -> None:

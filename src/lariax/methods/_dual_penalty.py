@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from lariax.formulas import Exponents, PenaltySchedule, dual_penalty_lipschitz, storm
-from lariax.methods._base import AbstractMethod, Answer, check_pairs, check_positive
+from lariax.methods._base import AbstractScheduledMethod, Answer, check_pairs, check_positive
 from lariax.methods._quadratic_penalty import check_theory_penalty, exponents_for
 from lariax.oracle import Batch, Oracle, Vector
 
@@ -21,7 +21,7 @@ class DualState(NamedTuple):
     following: Float[Array, " m"]  # y_{k+1}
 
 
-class DualPenalty(AbstractMethod):
+class DualPenalty(AbstractScheduledMethod):
     """Algorithm 2 with multipliers, which move by a summable amount along the sign of the sampled constraints.
 
         x_{k+1} = P_X(x_k - eta_k g_k)
@@ -91,9 +91,11 @@ class DualPenalty(AbstractMethod):
         """y_{k+1} from y_k and c(x_k, zeta2): gamma_{k,i} c_i has the size gamma / (k log(k+1)^2), whatever c_i."""
         return multipliers + self.dual_step / (k * jnp.log(k + 1.0) ** 2) * jnp.sign(values)
 
-    def init(self, oracle: Oracle, point: Vector, batch: Batch) -> DualState:
+    def init(self, oracle: Oracle, point: Vector, batches: Batch) -> DualState:
         multipliers = jnp.zeros(oracle.rows, oracle.dtype)
-        gradient, values = oracle.penalty_gradient(point, self.schedule(oracle).penalty_at(1), batch, multipliers)
+        gradient, values = oracle.penalty_gradient(
+            point, self.schedule(oracle).penalty_at(1), batches.first, multipliers
+        )
         return DualState(point, gradient, values, multipliers, multipliers, self.moved(multipliers, 1.0, values))
 
     def step(self, oracle: Oracle, state: DualState, k: Float[Array, ""], batch: Batch) -> DualState:

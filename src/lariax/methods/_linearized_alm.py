@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from lariax.formulas import LinearizedConstants, storm
-from lariax.methods._base import AbstractMethod, Answer, check_positive
+from lariax.methods._base import AbstractScheduledMethod, Answer, check_positive
 from lariax.oracle import Batch, Oracle, Vector
 from lariax.problem import Linear, LinearSystem
 
@@ -18,14 +18,14 @@ class LinearizedState(NamedTuple):
     residual: Float[Array, " m"]  # A x_k - b
 
 
-class LinearizedALM(AbstractMethod):
+class LinearizedALM(AbstractScheduledMethod):
     """Algorithm 1: one gradient step an iteration on the augmented Lagrangian, and a dual step as long as the penalty.
 
         x_k = x_{k-1} - eta_k ( g_{k-1} + A^T (y_{k-1} + rho (A x_{k-1} - b)) )
         y_k = y_{k-1} + rho (A x_k - b)
         g_k = grad f(x_k, xi_k) + (1 - alpha_k) (g_{k-1} - grad f(x_{k-1}, xi_k))           one fresh sample, used twice
 
-    for constraints that are all `Linear` (A is all of them together; it may be rank-deficient), with a constant penalty.
+    for constraints that are all `Linear` (A is all of them together and may be rank-deficient), at a constant penalty.
     As the multiplier of the random output the theorem certifies y_k with x_k, and so it is here for every output.
 
     By default a practical setting with the exponents of the theorem,
@@ -118,9 +118,11 @@ class LinearizedALM(AbstractMethod):
         """alpha_k"""
         return jnp.minimum(1.0, self.momentum * self.step_size_at(k) ** 2)
 
-    def init(self, oracle: Oracle, point: Vector, batch: Batch) -> LinearizedState:
+    def init(self, oracle: Oracle, point: Vector, batches: Batch) -> LinearizedState:
         residual, _ = oracle.exact_residuals(point)
-        return LinearizedState(point, oracle.objective_gradient(point, batch), jnp.zeros_like(residual), residual)
+        return LinearizedState(
+            point, oracle.objective_gradient(point, batches.first), jnp.zeros_like(residual), residual
+        )
 
     def step(self, oracle: Oracle, state: LinearizedState, k: Float[Array, ""], batch: Batch) -> LinearizedState:
         step_size = self.step_size_at(k)

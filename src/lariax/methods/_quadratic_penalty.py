@@ -13,7 +13,7 @@ from lariax.formulas import (
     penalty_lipschitz,
     storm,
 )
-from lariax.methods._base import AbstractMethod, Answer, check_pairs, check_positive
+from lariax.methods._base import AbstractScheduledMethod, Answer, check_pairs, check_positive
 from lariax.oracle import Batch, Oracle, Vector
 
 
@@ -33,7 +33,7 @@ class PenaltyState(NamedTuple):
     constraints: Float[Array, " m"]  # an estimate of c at x_k, for the multiplier alone
 
 
-class QuadraticPenalty(AbstractMethod):
+class QuadraticPenalty(AbstractScheduledMethod):
     """Algorithm 2: one proximal step an iteration on f + (rho_k / 2) ||c||^2, with a STORM estimate of its gradient.
 
         x_{k+1} = P_X(x_k - eta_k g_k)
@@ -118,8 +118,10 @@ class QuadraticPenalty(AbstractMethod):
     def schedule(self, oracle: Oracle) -> PenaltySchedule:
         return PenaltySchedule(self.step_size, self.penalty, self.exponents or exponents_for(oracle))
 
-    def init(self, oracle: Oracle, point: Vector, batch: Batch) -> PenaltyState:
-        gradient, constraints = oracle.penalty_gradient(point, self.schedule(oracle).penalty_at(1), batch)  # line 1
+    def init(self, oracle: Oracle, point: Vector, batches: Batch) -> PenaltyState:
+        gradient, constraints = oracle.penalty_gradient(
+            point, self.schedule(oracle).penalty_at(1), batches.first
+        )  # line 1
         return PenaltyState(point, gradient, constraints)
 
     def step(self, oracle: Oracle, state: PenaltyState, k: Float[Array, ""], batch: Batch) -> PenaltyState:

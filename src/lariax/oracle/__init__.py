@@ -1,6 +1,6 @@
 """What a method may ask at (x, sample)."""
 
-from lariax.oracle._bind import LariaxWarning, as_point, bind
+from lariax.oracle._bind import LariaxWarning, as_arrays, as_point, bind, sample_structure
 from lariax.oracle._coordinates import Coordinates
 from lariax.oracle._oracle import Batch, Block, Look, Oracle, Rows, Vector, counting, leave_one_out
 
@@ -13,8 +13,10 @@ __all__ = [
     "Oracle",
     "Rows",
     "Vector",
+    "as_arrays",
     "as_point",
     "bind",
     "counting",
     "leave_one_out",
+    "sample_structure",
 ]

@@ -20,31 +20,8 @@ class LariaxWarning(UserWarning):
 
 def as_point(problem: Problem, x0: PyTree) -> PyTree[Array]:
     """x0 as arrays within the set, in its own precision."""
-    leaves = jax.tree_util.tree_leaves_with_path(x0)
-    if not leaves:
-        raise ValueError("x0 holds no numbers; expected an array or a pytree of arrays.")
-    for path, leaf in leaves:
-        name = "x0" + jax.tree_util.keystr(path)
-        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
-            raise TypeError(
-                f"{name} must be of floating point, found {jnp.result_type(leaf)}. Write 0.0 for 0, or "
-                "jax.tree.map(lambda leaf: jnp.asarray(leaf, float), x0)."
-            )
-    if not jax.config.read("jax_enable_x64") and any(getattr(leaf, "dtype", None) == np.float64 for _, leaf in leaves):
-        warnings.warn(
-            "x0 is float64, but JAX's 64-bit mode is off: the run is in float32. For float64, say "
-            'jax.config.update("jax_enable_x64", True) first; to silence this, pass x0 as float32.',
-            LariaxWarning,
-            stacklevel=4,
-        )
-    bad = first_nonfinite(x0)
-    if bad is not None:
-        raise ValueError(f"x0{bad[0]} holds {bad[2]} at index {bad[1]}; every entry must be finite.")
-    x = jax.tree.map(jnp.asarray, x0)
-    complaint = problem.simple.mismatch(x)
-    if complaint is not None:
-        raise ValueError(f"x0 does not fit the problem's {type(problem.simple).__name__}: {complaint}")
-    if any(isinstance(leaf, jax.core.Tracer) for _, leaf in leaves) or bool(problem.within.contains(x)):
+    x = as_arrays(problem, x0, "x0", stacklevel=5)
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(x)) or bool(problem.within.contains(x)):
         return x
     warnings.warn(
         f"x0 lies outside within={type(problem.within).__name__}; the run starts from its projection.",
@@ -52,6 +29,46 @@ def as_point(problem: Problem, x0: PyTree) -> PyTree[Array]:
         stacklevel=4,
     )
     return problem.within.project(x)
+
+
+def as_arrays(problem: Problem, x: PyTree, name: str, stacklevel: int = 3) -> PyTree[Array]:
+    """x as arrays that fit the problem, in its own precision; `name` is what the caller's caller calls it."""
+    leaves = jax.tree_util.tree_leaves_with_path(x)
+    if not leaves:
+        raise ValueError(f"{name} holds no numbers; expected an array or a pytree of arrays.")
+    for path, leaf in leaves:
+        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+            raise TypeError(
+                f"{name}{jax.tree_util.keystr(path)} must be of floating point, found {jnp.result_type(leaf)}. Write "
+                f"0.0 for 0, or jax.tree.map(lambda leaf: jnp.asarray(leaf, float), {name})."
+            )
+    if not jax.config.read("jax_enable_x64") and any(getattr(leaf, "dtype", None) == np.float64 for _, leaf in leaves):
+        warnings.warn(
+            f"{name} is float64, but JAX's 64-bit mode is off: the run is in float32. For float64, say "
+            f'jax.config.update("jax_enable_x64", True) first; to silence this, pass {name} as float32.',
+            LariaxWarning,
+            stacklevel=stacklevel,
+        )
+    bad = first_nonfinite(x)
+    if bad is not None:
+        raise ValueError(f"{name}{bad[0]} holds {bad[2]} at index {bad[1]}; every entry must be finite.")
+    arrays = jax.tree.map(jnp.asarray, x)
+    complaint = problem.simple.mismatch(arrays)
+    if complaint is not None:
+        raise ValueError(f"{name} does not fit the problem's {type(problem.simple).__name__}: {complaint}")
+    return arrays
+
+
+def sample_structure(source: AbstractSource | None) -> PyTree | None:
+    """The shape of one sample of a source that is drawn on the device."""
+    if source is None:
+        return None
+
+    def one() -> PyTree:
+        tickets, _ = source.draw(jax.random.key(0), jnp.arange(1), 1, source.cache(1, 1))
+        return jax.tree.map(lambda rows: rows[0], source.fetch(jax.tree.map(lambda ticket: ticket[0], tickets)))
+
+    return jax.eval_shape(one)
 
 
 def bind(

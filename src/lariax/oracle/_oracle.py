@@ -7,7 +7,7 @@ wants inequalities as equalities,  r(x) + s = 0 with s >= 0.  Constraints are th
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import NamedTuple
 
@@ -47,6 +47,11 @@ class Batch(NamedTuple):
     """The samples of one iteration, one entry a source (None where the objective is deterministic)."""
 
     samples: tuple[PyTree | None, ...]
+
+    @property
+    def first(self) -> "Batch":
+        """Of several batches, stacked along a leading axis, the first."""
+        return jax.tree.map(lambda rows: rows[0], self)
 
 
 class Look(NamedTuple):
@@ -180,6 +185,42 @@ class Oracle(eqx.Module):
         (objective, residuals), pull = jax.vjp(evaluate, z)
         return Look(objective, residuals, pull)
 
+    def look_in_groups(self, z: Vector, batch: Batch, groups: int) -> Look:
+        """`look`, on equal parts of the batch: everything in it has a leading axis of groups."""
+        part = replace(self, batch_size=self.batch_size // groups)
+        _count(self._calls(objective=True))
+        with _uncounted():
+            return jax.vmap(lambda rows: part.look(z, rows))(_split(batch, groups))
+
+    def rows_of(self, look: Look) -> Float[Array, "n m"]:
+        """The residuals of a look in groups, one row a sample."""
+        groups = look.objective.shape[0]
+        each = (groups, self.batch_size // groups)
+        parts = [jnp.broadcast_to(r, (*each, r.shape[-1])).reshape(self.batch_size, -1) for r in look.residuals]
+        return jnp.concatenate(parts, axis=1) if parts else jnp.zeros((self.batch_size, 0), self.dtype)
+
+    def group_gradients(self, look: Look, weights: Float[Array, "n m"]) -> Float[Array, "groups d"]:
+        """For each group the mean of grad f + J_i^T w_i, from one row of weights a sample (or one for all)."""
+        groups = look.objective.shape[0]
+        spread = jnp.broadcast_to(weights, (self.batch_size, self.rows)).reshape(groups, -1, self.rows)
+        each = tuple(
+            jnp.mean(part, axis=1, keepdims=True) if block.source is None else part
+            for block, part in ((block, spread[..., block.rows]) for block in self.blocks)
+        )
+        return jax.vmap(lambda one, w: one.gradient(w))(look, each)
+
+    def jacobian(self, z: Vector, batch: Batch) -> Float[Array, "m d"]:
+        """The mean Jacobian of the residuals, by one backward pass a row."""
+        _count(self.rows * self._calls(objective=self._needs_joint))
+        with _uncounted():
+            _, pull = jax.vjp(lambda point: self.join(self.residuals(point, batch)), z)
+        return jax.vmap(lambda row: pull(row)[0])(jnp.eye(self.rows, dtype=self.dtype))
+
+    def singles(self, batches: Batch) -> tuple["Oracle", Batch]:
+        """Stacked batches sample by sample: an oracle for batches of one, and those batches, stacked."""
+        one = replace(self, batch_size=1)
+        return one, jax.tree.map(lambda rows: rows.reshape(-1, 1, *rows.shape[2:]), batches)
+
     def residuals(self, z: Vector, batch: Batch, copy: int = 0) -> Rows:
         """Residuals alone: a forward pass."""
         samples = self._copy(batch, copy)
@@ -251,6 +292,15 @@ class Oracle(eqx.Module):
         x, slacks = self._parts(z)
         simple = self.problem.simple.prox(self.coordinates.unravel(x), step_size)
         return self._point(self.coordinates.ravel(simple), jnp.maximum(slacks, 0))
+
+    def repelled(self, partners: Float[Array, "n m"], own: Float[Array, "n m"]) -> Float[Array, "n m"]:
+        """`partners`, corrected for rows that were drawn without replacement, for one row a sample."""
+        split = [(partners[:, block.rows], own[:, block.rows]) for block in self.blocks]
+        return (
+            jnp.concatenate(self._without_replacement(tuple(a for a, _ in split), tuple(b for _, b in split)), axis=1)
+            if split
+            else partners
+        )
 
     def start(self, x: PyTree[Array], batch: Batch) -> Vector:
         """x as a vector, slacks as small as the first batch lets them be."""
@@ -366,6 +416,10 @@ def leave_one_out(rows: Float[Array, "n m"]) -> Float[Array, "n m"]:
     return (jnp.sum(rows, axis=0) - rows) / (rows.shape[0] - 1)
 
 
+def _split(batch: Batch, groups: int) -> Batch:
+    return jax.tree.map(lambda rows: rows.reshape(groups, rows.shape[0] // groups, *rows.shape[1:]), batch)
+
+
 _tally: ContextVar[list[int] | None] = ContextVar("evaluations", default=None)
 
 
@@ -373,6 +427,15 @@ def _count(evaluations: int) -> None:
     tally = _tally.get()
     if tally is not None:
         tally.append(evaluations)
+
+
+@contextmanager
+def _uncounted() -> Iterator[None]:
+    token = _tally.set(None)
+    try:
+        yield
+    finally:
+        _tally.reset(token)
 
 
 @contextmanager

@@ -1,0 +1,377 @@
+"""The default method: constraint values and Lagrangian gradient tracked by STORM, with momenta that tune themselves."""
+
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Key, PyTree
+
+from lariax.formulas import Filter, gain, lagged, storm, updated
+from lariax.methods._base import AbstractMethod, Answer, check_positive
+from lariax.methods._whitening import DRIFT, REDUNDANT, Load, Shape, diagonal, push, shaped, times
+from lariax.oracle import Batch, Look, Oracle, Vector
+
+WINDOW = 100  # iterations that a running mean looks back
+EVERY = 8  # iterations between two measurements of drift and curvature,
+OFTEN = 64  # after this many iterations in which they are measured each time
+FORCE = 4.0  # ||J^T y|| stays below FORCE times the recent maximum of ||grad f||, a penalty step below half of that
+
+
+class Curvature(NamedTuple):
+    """How the Lagrangian's gradient answers to steps, from same-sample differences D."""
+
+    largest: Float[Array, ""]  # L, the recent maximum of ||D|| / ||dx|| with the weights held fixed
+    square: Float[Array, ""]  # running mean of its square
+    secant: Float[Array, ""]  # running means of dx.D / dx.dx and D.D / dx.dx with weights that follow the step
+    secant_square: Float[Array, ""]
+    drift: Float[Array, ""]  # the part of the gradient's drift noise that moves of x cause
+
+
+class TrackedState(NamedTuple):
+    x: Vector
+    gradient: Vector  # g, an estimate of grad f + J^T w at x
+    constraints: Float[Array, " m"]  # u, an estimate of c at x
+    multipliers: Float[Array, " m"]  # y
+    weights: Float[Array, " m"]  # w, about y + rho M u
+    of_gradient: Filter  # scalars
+    of_constraints: Filter  # one filter a row
+    curvature: Curvature
+    scale: Float[Array, ""]  # theta <= 1: steps in units of 1 / (L + rho), multiplier steps in units of rho
+    force: Float[Array, ""]  # recent maximum of ||grad f||^2
+    shape: Shape
+    backed_off: Float[Array, ""]  # how many steps were refused
+
+
+class TrackedLagrangian(AbstractMethod):
+    """A single loop without settings: primal steps on an augmented Lagrangian that is tracked, not sampled.
+
+    With a batch of B samples i, c0_i = c(x, zeta_i), c1_i = c(x+, zeta_i), and u_-i the mean of u_j over j != i:
+
+        x+   = P_X(x - eta g)
+        u_i  = u + (c1_i - c0_i) + alpha_u (c0_i - u)                       u+ = mean of u_i
+        y+   = [y + theta rho M u+]                                         [.] = max(0, .) for inequalities
+        w_i  = [y + rho (M + theta M) u_-i]                                 w+ = mean of w_i
+        g+   = mean of grad f(x+, xi_i) + J_i(x+)^T w_i  +  (1 - alpha_g) (g - mean of grad f(x, xi_i) + J_i(x)^T w)
+
+    The weight of a sample's constraint gradient comes from the *other* samples' constraint values, so nothing is
+    biased: with alpha_u = 1 this is the product from all ordered pairs, with alpha_u near 0 weights that are tracked.
+    The momenta are Kalman gains, alpha = (P + Q) / (P + Q + R), with noise R and drift Q measured on the batch; as x
+    settles they fall like 1/k, and the method averages to the accuracy that the samples allow. M, about (J J^T)^-1,
+    makes scale and correlation of the constraints irrelevant; rho follows the curvature L; the step is as long as
+    L + rho and the secants of recent steps permit, and shrinks (theta) when its own noise would show.
+
+    Inequalities have their slacks eliminated. Sets and regularisers enter through the proximal step. All of this goes
+    beyond the paper whose methods are the special cases of fixed momenta; there is no convergence proof.
+
+    Arguments:
+        step_size: a fixed eta, instead of the controller's.
+        penalty: a fixed rho, in units of the curvature of the objective, instead of the rule's.
+        gain_exponent: p for scheduled momenta (k + 1)^-p, instead of the measured ones.
+
+    >>> import jax, jax.numpy as jnp, lariax as lx
+    >>> problem = lx.Problem(
+    ...     lambda x, z: 0.5 * (x[0] ** 2 + (x[1] - 2) ** 2),
+    ...     samples=lx.Distribution(jax.random.normal),
+    ...     constraints={"line": lx.Equal(lambda x, z: x[0] + x[1] - 1 + 2 * z * (x[0] - x[1]))},
+    ... )
+    >>> result = lx.solve(problem, jnp.zeros(2), method=lx.TrackedLagrangian(), iterations=20_000, batch_size=8)
+    >>> [round(float(value), 1) for value in result.x]
+    [-0.5, 1.5]
+    """
+
+    step_size: float | Array | None = None
+    penalty: float | Array | None = None
+    gain_exponent: float | Array | None = None
+
+    wants_slacks: ClassVar[bool] = False
+    smallest_batch: ClassVar[int] = 2
+    start_samples: ClassVar[int] = 16
+    refresh_samples: ClassVar[int] = 64
+    copies: ClassVar[int] = 1
+
+    def __check_init__(self) -> None:
+        for name in ("step_size", "penalty", "gain_exponent"):
+            check_positive(name, getattr(self, name))
+
+    def prepare(self, oracle: Oracle, x: PyTree[Array]) -> "TrackedLagrangian":
+        return self
+
+    # --- an iteration
+
+    def step(self, oracle: Oracle, state: TrackedState, k: Float[Array, ""], batch: Batch) -> TrackedState:
+        s, shape, groups = state, state.shape, _groups(oracle.batch_size)
+        rate = 1 / jnp.minimum(2 + k / 5, WINDOW)
+        eta, rho = self._lengths(s)
+
+        def respond(values: Array) -> Array:
+            """What a change of the constraint values does to the weights: the penalty's answer and the multiplier's."""
+            return rho * (times(shape.penalty, values) + s.scale * times(shape.dual, values))
+
+        x = oracle.prox(s.x - eta * s.gradient, eta)
+        then, now = (
+            oracle.look_in_groups(point, batch, groups) for point in (s.x, x)
+        )  # the same samples at both points
+
+        # constraint values, sample by sample
+        c0, c1 = oracle.rows_of(then), oracle.rows_of(now)
+        alpha_u = self._gain(s.of_constraints, k)
+        each = storm(c1, c0, s.constraints, alpha_u)
+        constraints = jnp.mean(each, axis=0)
+        others = oracle.repelled((oracle.batch_size * constraints - each) / (oracle.batch_size - 1), each)
+
+        # multipliers, bounded, and weights from the other samples
+        multipliers = _signed(oracle, s.multipliers + s.scale * rho * times(shape.dual, constraints))
+        bound = jnp.minimum(1, FORCE * jnp.sqrt(s.force) / (push(shape, multipliers) + _tiny(oracle)))
+        each_weights = _signed(oracle, bound * s.multipliers + jax.vmap(respond)(others))
+        weights = jnp.mean(each_weights, axis=0)
+
+        # Lagrangian gradient, group by group
+        h0, h1 = oracle.group_gradients(then, s.weights), oracle.group_gradients(now, each_weights)
+        alpha_g = self._gain(s.of_gradient, k)
+        gradient = storm(jnp.mean(h1, axis=0), jnp.mean(h0, axis=0), s.gradient, alpha_g)
+
+        # what the batch says about noise and drift; rounding is noise too
+        curvature, drift = self._curvature(
+            oracle, s, k, rate, x - s.x, h0, now, weights, respond(jnp.mean(c1 - c0, axis=0))
+        )
+        of_constraints = updated(
+            s.of_constraints,
+            alpha_u,
+            rate,
+            noise=_variance_of_mean(c0) + (_eps(oracle) * jnp.mean(c0, axis=0)) ** 2,
+            drift=lagged(s.of_constraints.drift, _variance_of_mean(c1 - c0), rate),
+            innovation=(jnp.mean(c0, axis=0) - s.constraints) ** 2,
+        )
+        of_gradient = updated(
+            s.of_gradient,
+            alpha_g,
+            rate,
+            noise=jnp.sum(_variance_of_mean(h0)) + _square(_eps(oracle) * jnp.mean(h0, axis=0)),
+            drift=drift,
+            innovation=_square(jnp.mean(h0, axis=0) - s.gradient),
+        )
+
+        # shrink the steps when all is noise, and the steps add too much to it
+        weight = diagonal(shape.penalty)
+        violation = _violation(oracle, s)
+        only_noise = (_square(x - s.x) < eta**2 * s.of_gradient.error) & (
+            violation @ times(shape.penalty, violation) <= 4 * jnp.vdot(weight, s.of_constraints.error)
+        )
+        too_long = (curvature.drift > DRIFT * alpha_g**2 * of_gradient.noise) | (
+            jnp.vdot(weight, of_constraints.drift) > DRIFT * jnp.vdot(weight, alpha_u**2 * of_constraints.noise)
+        )
+        change = jnp.minimum(0.02, rate / 2)
+        scale = jnp.clip(s.scale * jnp.where(only_noise & too_long, 1 - change, 1 + change), 1e-4, 1)
+
+        new = TrackedState(
+            x=x,
+            gradient=gradient,
+            constraints=constraints,
+            multipliers=bound * multipliers,
+            weights=weights,
+            of_gradient=of_gradient,
+            of_constraints=of_constraints,
+            curvature=curvature,
+            scale=scale,
+            force=s.force,
+            shape=shape,
+            backed_off=s.backed_off,
+        )
+        return _unless_it_blew_up(oracle, s, new, jnp.mean(h0, axis=0), jnp.mean(h1, axis=0))
+
+    def _lengths(self, s: TrackedState) -> tuple[Array, Array]:
+        """eta and rho: rho = min(L, FORCE/2 ||grad f|| / ||J^T M u||), eta = min(theta / (L + rho), secant bound)."""
+        tiny = jnp.finfo(s.x.dtype).tiny
+        curvature = s.curvature
+        pushed = push(s.shape, times(s.shape.penalty, s.constraints))
+        rho = jnp.minimum(curvature.largest, FORCE / 2 * jnp.sqrt(s.force) / (pushed + tiny))
+        rho = rho if self.penalty is None else self.penalty * curvature.largest
+        rho = rho if s.constraints.size else jnp.zeros_like(rho)
+        secant = jnp.maximum(curvature.secant, 0.1 * jnp.sqrt(curvature.secant_square)) / (
+            curvature.secant_square + tiny
+        )
+        eta = jnp.minimum(s.scale / (curvature.largest + rho + tiny), secant)
+        return (eta if self.step_size is None else jnp.asarray(self.step_size)), rho
+
+    def _gain(self, filter: Filter, k: Float[Array, ""]) -> Array:
+        if self.gain_exponent is None:
+            return gain(filter)
+        return jnp.broadcast_to((k + 1) ** -self.gain_exponent, filter.error.shape)
+
+    def _curvature(
+        self,
+        oracle: Oracle,
+        s: TrackedState,
+        k: Float[Array, ""],
+        rate: Array,
+        dx: Vector,
+        h0: Float[Array, "groups d"],
+        now: Look,
+        weights: Float[Array, " m"],
+        followed: Float[Array, " m"],
+    ) -> tuple[Curvature, Array]:
+        """Curvature and the gradient's drift, now and then: D(w') = grad f(x+) + J(x+)^T w' - h0 for the old weights,
+        for weights that have followed the step, and for the new ones."""
+
+        def measure(_: None) -> tuple[Curvature, Array]:
+            following = s.weights + followed
+            following = jnp.where(oracle.inequality & (s.weights <= 0), 0, following)
+            fixed, follow, full = (oracle.group_gradients(now, w) - h0 for w in (s.weights, following, weights))
+            of_step, of_weights = jnp.sum(_variance_of_mean(follow)), jnp.sum(_variance_of_mean(full - follow))
+            length = _square(dx) + _tiny(oracle)
+            often = jnp.minimum(1, rate * jnp.where(k < OFTEN, 1, EVERY))
+            real = length > (1e-12 * (1 + jnp.linalg.norm(s.x))) ** 2  # otherwise dx is rounding
+
+            def ease(old: Array, new: Array, least: float) -> Array:
+                return jnp.where(real, lagged(old, new / length, jnp.maximum(often, least)), old)
+
+            curvature = Curvature(
+                largest=s.curvature.largest,
+                square=ease(s.curvature.square, _square(jnp.mean(fixed, axis=0)), 0.1),
+                secant=ease(s.curvature.secant, jnp.vdot(dx, jnp.mean(follow, axis=0)), 0.02),
+                secant_square=ease(s.curvature.secant_square, _square(jnp.mean(follow, axis=0)), 0.02),
+                drift=lagged(s.curvature.drift, of_step, often),
+            )
+            # measured with weights in common, which shows (B - 1) / 2B of the noise that cross-fitted weights bring
+            crossed = 2 * oracle.batch_size / (oracle.batch_size - 1)
+            return curvature, lagged(s.of_gradient.drift, of_step + crossed * of_weights, often)
+
+        due = (k < OFTEN) | (k % EVERY == 0)
+        curvature, drift = jax.lax.cond(due, measure, lambda _: (s.curvature, s.of_gradient.drift), None)
+        largest = jnp.maximum(jnp.sqrt(curvature.square), s.curvature.largest * (1 - 0.5 / (k + 20)))
+        return curvature._replace(largest=largest), drift
+
+    # --- the start, and now and then
+
+    def init(self, oracle: Oracle, point: Vector, batches: Batch) -> TrackedState:
+        batch, groups = batches.first, _groups(oracle.batch_size)
+        look = oracle.look_in_groups(point, batch, groups)
+        rows = oracle.rows_of(look)
+        nothing = jnp.zeros(oracle.rows, oracle.dtype)
+        slopes = oracle.group_gradients(look, nothing)
+        slope = jnp.mean(slopes, axis=0)
+
+        # curvature of the objective, from a short step along its gradient
+        size, steep = 1 + jnp.linalg.norm(point), jnp.linalg.norm(slope)
+        probe = -100 * jnp.sqrt(_eps(oracle)) * size / (steep + _tiny(oracle)) * slope
+        beyond = oracle.group_gradients(oracle.look_in_groups(point + probe, batch, groups), nothing)
+        bend = jnp.linalg.norm(jnp.mean(beyond, axis=0) - slope) / (jnp.linalg.norm(probe) + _tiny(oracle))
+        largest = jnp.maximum(bend, 1e-3 * steep / size)
+        zero = jnp.zeros((), oracle.dtype)
+        curvature = Curvature(largest, largest**2, largest, largest**2, zero)
+
+        # noise of values and gradients over all batches of the start
+        mean_slope, slope_noise, value_noise = self._noises(oracle, point, batches)
+        load = Load(~oracle.inequality, largest, _square(mean_slope), slope_noise, value_noise)
+        shape = shaped(oracle, point, batches, load, None, jax.random.key(0))
+        constraints = jnp.mean(rows, axis=0)
+        others = oracle.repelled((oracle.batch_size * constraints - rows) / (oracle.batch_size - 1), rows)
+        each = _signed(oracle, largest * jax.vmap(lambda v: times(shape.penalty, v))(others))
+        gradients = oracle.group_gradients(look, each)
+        return TrackedState(
+            x=point,
+            gradient=jnp.mean(gradients, axis=0),
+            constraints=constraints,
+            multipliers=nothing,
+            weights=jnp.mean(each, axis=0),
+            of_gradient=Filter.fresh(jnp.sum(_variance_of_mean(gradients))),
+            of_constraints=Filter.fresh(value_noise),
+            curvature=curvature,
+            scale=zero + 0.1,
+            force=_square(mean_slope),
+            shape=shape,
+            backed_off=zero,
+        )
+
+    @staticmethod
+    def _noises(oracle: Oracle, point: Vector, batches: Batch) -> tuple[Vector, Array, Array]:
+        """Mean gradient of f, and the noise of one batch in it and in the constraint values."""
+        one, samples = oracle.singles(batches)
+        gradients = jax.lax.map(lambda sample: one.objective_gradient(point, sample), samples)
+        values = jax.lax.map(lambda sample: one.join(one.residuals(point, sample)), samples)
+        count = gradients.shape[0]
+        share = count / oracle.batch_size
+        return (
+            jnp.mean(gradients, axis=0),
+            share * jnp.sum(_variance_of_mean(gradients)),
+            share * _variance_of_mean(values),
+        )
+
+    def refresh(self, oracle: Oracle, state: TrackedState, batches: Batch, key: Key[Array, ""]) -> TrackedState:
+        """The shape of the penalty, and the size of the objective's gradient, anew."""
+        s = state
+        slope = jnp.mean(jax.lax.map(lambda batch: oracle.objective_gradient(s.x, batch), batches), axis=0)
+        force = jnp.maximum(0.8 * s.force, _square(slope))
+        active = ~oracle.inequality | (s.multipliers > 0) | (s.constraints > 0)
+        load = Load(active, s.curvature.largest, s.force, s.of_gradient.noise, s.of_constraints.noise)
+        return s._replace(shape=shaped(oracle, s.x, batches, load, s.shape, key), force=force)
+
+    # --- what it knows
+
+    def answer(self, oracle: Oracle, state: TrackedState, k: Float[Array, ""]) -> Answer:
+        return Answer(state.x, state.constraints, state.weights)
+
+    def infeasible(self, oracle: Oracle, state: TrackedState) -> Bool[Array, ""]:
+        """A violation of more than five standard errors that, scaled row by row, lies where J^T cannot see it."""
+        size = diagonal(state.shape.gram) + _tiny(oracle)
+        violation = _violation(oracle, state)
+        scaled = violation / size
+        significant = violation @ scaled > 25 * jnp.sum(state.of_constraints.error / size)
+        return significant & (push(state.shape, scaled) ** 2 < REDUNDANT * violation @ scaled)
+
+    def observe(self, oracle: Oracle, state: TrackedState, k: Float[Array, ""]) -> dict[str, Array]:
+        step_size, penalty = self._lengths(state)
+        return {
+            "step_size": step_size,
+            "penalty": penalty,
+            "gain": self._gain(state.of_gradient, k),
+            "curvature": state.curvature.largest,
+            "scale": state.scale,
+            "gradient_error": jnp.sqrt(state.of_gradient.error),
+            "constraint_error": jnp.sqrt(jnp.sum(state.of_constraints.error)),
+            "backed_off": state.backed_off,
+        }
+
+
+def _groups(batch_size: int) -> int:
+    """Into how many equal parts a batch is cut to see the noise of gradients: two if it can be halved."""
+    return next(parts for parts in range(2, batch_size + 1) if batch_size % parts == 0)
+
+
+def _signed(oracle: Oracle, weights: Array) -> Array:
+    """No negative weight for an inequality: its slack takes up the rest."""
+    return jnp.where(oracle.inequality, jnp.maximum(weights, 0), weights)
+
+
+def _violation(oracle: Oracle, s: TrackedState) -> Float[Array, " m"]:
+    return jnp.where(oracle.inequality & (s.multipliers <= 0), jnp.maximum(s.constraints, 0), s.constraints)
+
+
+def _unless_it_blew_up(oracle: Oracle, old: TrackedState, new: TrackedState, h0: Vector, h1: Vector) -> TrackedState:
+    """The new state; or, if the gradient is not finite or grew beyond reason, the old one with shorter steps ahead."""
+    finite = jnp.isfinite(
+        jnp.sum(new.gradient) + jnp.sum(new.constraints) + new.of_gradient.error + new.curvature.largest
+    )
+    swing = push(old.shape, new.weights - old.weights)  # what new weights alone may change
+    limit = 10 * (jnp.linalg.norm(h0) + jnp.sqrt(old.of_gradient.noise) + swing)
+    back = old._replace(scale=jnp.maximum(old.scale / 4, 1e-8), backed_off=old.backed_off + 1)
+    good = finite & (jnp.linalg.norm(h1) <= limit)
+    return jax.tree.map(lambda a, b: jnp.where(good, a, b), new, back)
+
+
+def _variance_of_mean(parts: Float[Array, "n p"]) -> Float[Array, " p"]:
+    """Of independent parts, entry by entry: sum (part - mean)^2 / (n (n - 1))."""
+    n = parts.shape[0]
+    return jnp.sum((parts - jnp.mean(parts, axis=0)) ** 2, axis=0) / (n * (n - 1))
+
+
+def _square(vector: Array) -> Float[Array, ""]:
+    return jnp.sum(vector**2)
+
+
+def _tiny(oracle: Oracle) -> float:
+    return float(jnp.finfo(oracle.dtype).tiny)
+
+
+def _eps(oracle: Oracle) -> float:
+    return float(jnp.finfo(oracle.dtype).eps)
