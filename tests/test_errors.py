@@ -119,7 +119,7 @@ WRONG = {
     "no time": (lambda: solve(seconds=0), ValueError, "seconds must be positive"),
     "unknown option": (lambda: solve(iteratons=5), TypeError, "Did you mean 'iterations'"),
     "unknown output": (lambda: solve(output="mean"), ValueError, "'last', 'random'"),
-    "unknown method": (lambda: solve(method="sgd"), TypeError, "QuadraticPenalty"),
+    "unknown method": (lambda: solve(method="sgd"), TypeError, "TrackedLagrangian"),
     "no problem": (lambda: lx.solve(fine, X, iterations=5), TypeError, "takes an lx.Problem first"),
     "batch of nothing": (lambda: solve(batch_size=0), ValueError, "batch_size must be a positive integer, found 0"),
     "batch too small for pairs": (

@@ -119,6 +119,7 @@ class Result(eqx.Module):
     seconds: Any
     history: History
     outcome: Any
+    choice: str = eqx.field(static=True)
     continuation: Continuation | None
 
     @property
@@ -133,7 +134,7 @@ class Result(eqx.Module):
 
     @property
     def message(self) -> str:
-        return STATUSES[self.status]
+        return " ".join(part for part in (STATUSES[self.status], self.choice) if part)
 
     @property
     def success(self) -> bool:

@@ -17,7 +17,7 @@ from lariax.loop._ledger import Ledger
 from lariax.loop._progress import ProgressBar
 from lariax.loop._result import Continuation, History, Result, Settings, outcome
 from lariax.loop._run import NEVER, Run, advance, begin, conclude, rhythm
-from lariax.methods import AbstractMethod, QuadraticPenalty
+from lariax.methods import AbstractMethod, TrackedLagrangian
 from lariax.oracle import Oracle, as_point, bind
 from lariax.problem import Linear, LinearSystem, Problem
 
@@ -120,6 +120,7 @@ class _Start(NamedTuple):
     feeder: Feeder
     evaluations: Any
     traced: bool
+    choice: str
     earlier: Result | None
 
 
@@ -132,7 +133,7 @@ def _fresh(problem: Problem, x0: PyTree, method: Any, batch_size: int | None, se
     if output not in OUTPUTS:
         raise ValueError(f"output must be one of {', '.join(map(repr, OUTPUTS))}, found {output!r}.")
     x = as_point(problem, x0)
-    method = _choose(method)
+    method, choice = _choose(method, problem)
     feeder = Feeder(problem.sources)
     structures = feeder.structures()
     oracle = bind(problem, x, structures, batch_size=batch_size, copies=method.copies, has_slacks=method.wants_slacks)
@@ -145,7 +146,7 @@ def _fresh(problem: Problem, x0: PyTree, method: Any, batch_size: int | None, se
     if not traced:
         _check_finite(finite)
     settings = Settings(batch_size, output, beat)
-    return _Start(oracle, method, run, settings, feeder, evaluations, traced, earlier=None)
+    return _Start(oracle, method, run, settings, feeder, evaluations, traced, choice, earlier=None)
 
 
 def _continued(
@@ -177,19 +178,31 @@ def _continued(
             f"this result belongs to a problem with constraints {_lengths(before.oracle)}, found {_lengths(oracle)}. "
             "Names, order and lengths must stay; start a new run from result.x otherwise."
         )
-    return _Start(oracle, before.method, before.run, before.settings, before.feeder, 0, False, earlier)
+    return _Start(
+        oracle, before.method, before.run, before.settings, before.feeder, 0, False, earlier.choice, earlier
+    )
 
 
 def _lengths(oracle: Oracle) -> dict[str, int]:
     return {block.name: block.size for block in oracle.blocks}
 
 
-def _choose(method: Any) -> AbstractMethod:
+def _choose(method: Any, problem: Problem) -> tuple[AbstractMethod, str]:
+    """The method, and a word on the choice if it was ours."""
     if isinstance(method, AbstractMethod):
-        return method
-    if method == "auto":
-        return QuadraticPenalty()
-    raise TypeError(f'method must be "auto" or a method such as lx.QuadraticPenalty(...), found {method!r}.')
+        return method, ""
+    if method != "auto":
+        raise TypeError(f'method must be "auto" or a method such as lx.TrackedLagrangian(), found {method!r}.')
+    constraints = problem.constraints.values()
+    if not constraints:
+        why = "there are no constraints, and its momentum tunes itself"
+    elif all(isinstance(constraint, Linear) for constraint in constraints):
+        why = "all constraints are linear, and it needs no Lipschitz constant as LinearizedALM would"
+    elif all(constraint.samples is None for constraint in constraints):
+        why = "all constraints are deterministic, and it needs no step size or penalty"
+    else:
+        why = "constraints are random, and it is unbiased without a step size or penalty to choose"
+    return TrackedLagrangian(), f'method="auto" took TrackedLagrangian: {why}.'
 
 
 def _is_key(seed: Any) -> bool:
@@ -263,6 +276,7 @@ def _solve_traced(start: _Start, budget: Budget, record_every: int | None, watch
         seconds=jnp.zeros(()),
         history=History(rows),
         outcome=jnp.where(run.finite, outcome("budget"), outcome("diverged")),
+        choice=start.choice,
         continuation=None,
     )
 
@@ -330,5 +344,6 @@ def _solve_on_host(
         seconds=(earlier.seconds if earlier else 0.0) + budget.elapsed(),
         history=ledger.history(sound_until=int(run.sound_at) if status == "diverged" else None),
         outcome=outcome(status),
+        choice=start.choice,
         continuation=Continuation(run, oracle, method, start.settings, feeder),
     )
