@@ -120,9 +120,8 @@ class LinearizedALM(AbstractScheduledMethod):
 
     def init(self, oracle: Oracle, point: Vector, batches: Batch) -> LinearizedState:
         residual, _ = oracle.exact_residuals(point)
-        return LinearizedState(
-            point, oracle.objective_gradient(point, batches.first), jnp.zeros_like(residual), residual
-        )
+        gradient = oracle.objective_gradient(point, batches.first)
+        return LinearizedState(point, gradient, jnp.zeros_like(residual), residual)
 
     def step(self, oracle: Oracle, state: LinearizedState, k: Float[Array, ""], batch: Batch) -> LinearizedState:
         step_size = self.step_size_at(k)

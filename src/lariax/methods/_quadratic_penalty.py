@@ -119,9 +119,8 @@ class QuadraticPenalty(AbstractScheduledMethod):
         return PenaltySchedule(self.step_size, self.penalty, self.exponents or exponents_for(oracle))
 
     def init(self, oracle: Oracle, point: Vector, batches: Batch) -> PenaltyState:
-        gradient, constraints = oracle.penalty_gradient(
-            point, self.schedule(oracle).penalty_at(1), batches.first
-        )  # line 1
+        penalty = self.schedule(oracle).penalty_at(1)
+        gradient, constraints = oracle.penalty_gradient(point, penalty, batches.first)  # line 1
         return PenaltyState(point, gradient, constraints)
 
     def step(self, oracle: Oracle, state: PenaltyState, k: Float[Array, ""], batch: Batch) -> PenaltyState:
@@ -129,9 +128,7 @@ class QuadraticPenalty(AbstractScheduledMethod):
         step_size, momentum = schedule.step_size_at(k), schedule.momentum_after(k)
         x = oracle.prox(state.x - step_size * state.gradient, step_size)  # line 3
         fresh, now = oracle.penalty_gradient(x, schedule.penalty_at(k + 1), batch)  # lines 4 and 5, at x_{k+1}
-        stale, then = oracle.penalty_gradient(
-            state.x, schedule.penalty_at(k), batch
-        )  # same batch, old point, old penalty
+        stale, then = oracle.penalty_gradient(state.x, schedule.penalty_at(k), batch)  # old point, old penalty
         gradient = storm(fresh, stale, state.gradient, momentum)  # line 6
         return PenaltyState(x, gradient, storm(now, then, state.constraints, momentum))
 
