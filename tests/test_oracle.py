@@ -198,3 +198,27 @@ def test_draws_of_every_kind_of_source():
     per_iteration = 2 * 2 + 2 * 2 * 3 + 2 * 2
     assert result.draws == 11 * per_iteration
     assert result.multipliers["grouped"].shape == (3,)
+
+
+def test_constraints_keep_their_order_and_their_samples():
+    """Names that are not in alphabetical order, each with samples of its own kind: nobody sees another's."""
+
+    def scalar(x, z):
+        assert z.shape == ()
+        return x[0] * z
+
+    def vector(x, z):
+        assert z.shape == (3,)
+        return x[0] * z
+
+    problem = lx.Problem(
+        lambda x: x @ x,
+        constraints={
+            "zebra": lx.Equal(scalar, samples=lx.Dataset(jnp.array([5.0]))),
+            "ant": lx.Equal(vector, samples=lx.Dataset(jnp.array([[1.0, 2.0, 3.0]]))),
+        },
+    )
+    result = lx.solve(problem, jnp.ones(1), lx.QuadraticPenalty(step_size=1e-6), iterations=2, record_every=1)
+    assert list(result.multipliers) == ["zebra", "ant"]
+    np.testing.assert_allclose(result.history["constraints"]["zebra"][-1], 5.0, rtol=1e-3)
+    np.testing.assert_allclose(result.history["constraints"]["ant"][-1], [1.0, 2.0, 3.0], rtol=1e-3)

@@ -204,10 +204,15 @@ def advance(
     return run, records, jnp.int32(sum(tally))
 
 
-@eqx.filter_jit
 def conclude(oracle: Oracle, method: AbstractMethod, run: Run) -> tuple[PyTree, dict[str, Array], Bool[Array, ""]]:
     """The user's x and multipliers (of the last iteration or of the picked one; if the run diverged, the last sound),
     and whether the method found the constraints to be infeasible there."""
+    x, multipliers, infeasible = _conclude(oracle, method, run)
+    return x, {block.name: multipliers[block.name] for block in oracle.blocks}, infeasible  # jit has sorted the names
+
+
+@eqx.filter_jit
+def _conclude(oracle: Oracle, method: AbstractMethod, run: Run) -> tuple[PyTree, dict[str, Array], Bool[Array, ""]]:
     if run.picked is None:
         answer = method.answer(oracle, run.state, run.iteration.astype(oracle.dtype))
     else:

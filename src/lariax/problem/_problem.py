@@ -36,7 +36,8 @@ class Problem(eqx.Module):
 
     objective: Callable[..., Any]
     samples: AbstractSource | None
-    constraints: dict[str, AbstractConstraint]
+    _names: tuple[str, ...] = eqx.field(static=True)
+    _constraints: tuple[AbstractConstraint, ...]
     within: AbstractSet
     regularizer: AbstractProximable
     heldout: AbstractSource | None
@@ -55,7 +56,8 @@ class Problem(eqx.Module):
     ):
         self.objective = objective
         self.samples = samples
-        self.constraints = dict(constraints or {})
+        self._names = tuple(constraints or {})
+        self._constraints = tuple((constraints or {}).values())
         self.within = Everything() if within is None else within
         self.regularizer = Zero() if regularizer is None else regularizer
         self.heldout = heldout
@@ -145,6 +147,11 @@ class Problem(eqx.Module):
                 f"constraint {name!r} takes its values from the joint function, so it cannot have samples= of its own. "
                 "Leave samples= out, or give the constraint its own function."
             )
+
+    @property
+    def constraints(self) -> dict[str, AbstractConstraint]:
+        """By name, in the user's order (which a dictionary as a leaf of a pytree would lose)."""
+        return dict(zip(self._names, self._constraints, strict=True))
 
     @property
     def sources(self) -> tuple[AbstractSource | None, ...]:
