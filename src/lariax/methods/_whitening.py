@@ -43,7 +43,10 @@ class Load(NamedTuple):
 
 
 def times(matrix: Array, vector: Array) -> Array:
-    return matrix @ vector if matrix.ndim == 2 else matrix * vector
+    """A product with a matrix or a diagonal. With a small matrix it is written out, to fuse with its surroundings."""
+    if matrix.ndim == 2 and vector.shape[0] > 16:
+        return matrix @ vector
+    return jnp.sum(matrix * vector, axis=-1) if matrix.ndim == 2 else matrix * vector
 
 
 def diagonal(matrix: Array) -> Array:
