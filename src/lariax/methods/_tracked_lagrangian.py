@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Key, PyTree
 from lariax.formulas import Filter, gain, lagged, storm, updated
 from lariax.methods._base import AbstractMethod, Answer, check_positive
 from lariax.methods._whitening import DRIFT, REDUNDANT, Load, Shape, diagonal, push, shaped, times
-from lariax.oracle import Batch, Look, Oracle, Vector
+from lariax.oracle import Batch, Look, Oracle, Vector, for_each
 
 WINDOW = 100  # iterations that a running mean looks back
 EVERY = 8  # iterations between two measurements of drift and curvature,
@@ -287,8 +287,8 @@ class TrackedLagrangian(AbstractMethod):
     def _noises(oracle: Oracle, point: Vector, batches: Batch) -> tuple[Vector, Array, Array]:
         """Mean gradient of f, and the noise of one batch in it and in the constraint values."""
         one, samples = oracle.singles(batches)
-        gradients = jax.lax.map(lambda sample: one.objective_gradient(point, sample), samples)
-        values = jax.lax.map(lambda sample: one.join(one.residuals(point, sample)), samples)
+        gradients = for_each(lambda sample: one.objective_gradient(point, sample), samples)
+        values = for_each(lambda sample: one.join(one.residuals(point, sample)), samples)
         count = gradients.shape[0]
         share = count / oracle.batch_size
         return (
@@ -300,7 +300,7 @@ class TrackedLagrangian(AbstractMethod):
     def refresh(self, oracle: Oracle, state: TrackedState, batches: Batch, key: Key[Array, ""]) -> TrackedState:
         """The shape of the penalty, and the size of the objective's gradient, anew."""
         s = state
-        slope = jnp.mean(jax.lax.map(lambda batch: oracle.objective_gradient(s.x, batch), batches), axis=0)
+        slope = jnp.mean(for_each(lambda batch: oracle.objective_gradient(s.x, batch), batches), axis=0)
         force = jnp.maximum(0.8 * s.force, _square(slope))
         active = ~oracle.inequality | (s.multipliers > 0) | (s.constraints > 0)
         load = Load(active, s.curvature.largest, s.force, s.of_gradient.noise, s.of_constraints.noise)
@@ -312,12 +312,17 @@ class TrackedLagrangian(AbstractMethod):
         return Answer(state.x, state.constraints, state.weights)
 
     def infeasible(self, oracle: Oracle, state: TrackedState) -> Bool[Array, ""]:
-        """A violation of more than five standard errors that, scaled row by row, lies where J^T cannot see it."""
-        size = diagonal(state.shape.gram) + _tiny(oracle)
+        """A violation of more than five standard errors that, scaled row by row, cannot be lowered within the set."""
+        shape = state.shape
+        size = diagonal(shape.gram) + _tiny(oracle)
         violation = _violation(oracle, state)
         scaled = violation / size
         significant = violation @ scaled > 25 * jnp.sum(state.of_constraints.error / size)
-        return significant & (push(state.shape, scaled) ** 2 < REDUNDANT * violation @ scaled)
+        if shape.jacobian.shape[0]:
+            slope = oracle.descent_within(state.x, shape.jacobian.T @ scaled)
+        else:
+            slope = push(shape, scaled)
+        return significant & (slope**2 < REDUNDANT * violation @ scaled)
 
     def observe(self, oracle: Oracle, state: TrackedState, k: Float[Array, ""]) -> dict[str, Array]:
         step_size, penalty = self._lengths(state)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
-from lariax.oracle import Batch, Oracle, Vector
+from lariax.oracle import Batch, Oracle, Vector, for_each
 
 WHITEN_ROWS = 256
 """With more constraint rows than this the shape is diagonal and matrix-free,"""
@@ -68,7 +68,7 @@ def shaped(
     """The shape at a point from a few batches, stacked; the Jacobian is averaged with the one before."""
     if oracle.rows == 0:
         none = jnp.zeros((0, 0), oracle.dtype)
-        return Shape(none, none, none, jnp.zeros((0, oracle.dimension), oracle.dtype), none[0:, 0])
+        return Shape(none, none, none, jnp.zeros((0, oracle.dimension), oracle.dtype), jnp.zeros(0, oracle.dtype))
     if not is_whitened(oracle):
         return _diagonal_shape(oracle, point, batches, load, key)
     jacobian, variance, count = _jacobian(oracle, point, batches)
@@ -152,7 +152,7 @@ def _diagonal_shape(oracle: Oracle, point: Vector, batches: Batch, load: Load, k
     def along(batch: Batch) -> Array:  # J v for each batch, (4, m)
         return jax.vmap(lambda v: jax.jvp(lambda z: oracle.join(oracle.residuals(z, batch)), (point,), (v,))[1])(signs)
 
-    products = jax.lax.map(along, batches)  # (batches, 4, m)
+    products = for_each(along, batches)  # (batches, 4, m)
     count = products.shape[0]
     size = jnp.mean(jnp.mean(products, axis=0) ** 2, axis=0) + jnp.finfo(oracle.dtype).tiny
     variance = oracle.batch_size * jnp.mean(jnp.var(products, axis=0, ddof=1), axis=0) if count > 1 else 0 * size

@@ -2,7 +2,7 @@
 
 from lariax.oracle._bind import LariaxWarning, as_arrays, as_point, bind, sample_structure
 from lariax.oracle._coordinates import Coordinates
-from lariax.oracle._oracle import Batch, Block, Look, Oracle, Rows, Vector, counting, leave_one_out
+from lariax.oracle._oracle import Batch, Block, Look, Oracle, Rows, Vector, counting, for_each, leave_one_out
 
 __all__ = [
     "Batch",
@@ -17,6 +17,7 @@ __all__ = [
     "as_point",
     "bind",
     "counting",
+    "for_each",
     "leave_one_out",
     "sample_structure",
 ]

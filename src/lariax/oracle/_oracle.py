@@ -190,7 +190,7 @@ class Oracle(eqx.Module):
         part = replace(self, batch_size=self.batch_size // groups)
         _count(self._calls(objective=True))
         with _uncounted():
-            return jax.vmap(lambda rows: part.look(z, rows))(_split(batch, groups))
+            return jax.vmap(lambda rows: part.look(z, rows), axis_size=groups)(_split(batch, groups))
 
     def rows_of(self, look: Look) -> Float[Array, "n m"]:
         """The residuals of a look in groups, one row a sample."""
@@ -202,7 +202,8 @@ class Oracle(eqx.Module):
     def group_gradients(self, look: Look, weights: Float[Array, "n m"]) -> Float[Array, "groups d"]:
         """For each group the mean of grad f + J_i^T w_i, from one row of weights a sample (or one for all)."""
         groups = look.objective.shape[0]
-        spread = jnp.broadcast_to(weights, (self.batch_size, self.rows)).reshape(groups, -1, self.rows)
+        each_group = (groups, self.batch_size // groups, self.rows)
+        spread = jnp.broadcast_to(weights, (self.batch_size, self.rows)).reshape(each_group)
         each = tuple(
             jnp.mean(part, axis=1, keepdims=True) if block.source is None else part
             for block, part in ((block, spread[..., block.rows]) for block in self.blocks)
@@ -302,6 +303,11 @@ class Oracle(eqx.Module):
             else partners
         )
 
+    def descent_within(self, z: Vector, gradient: Vector) -> Float[Array, ""]:
+        """How fast a function with this gradient can be lowered from z without leaving the set."""
+        x, slope = (self.coordinates.unravel(self._parts(vector)[0]) for vector in (z, gradient))
+        return self.problem.within.stationarity(x, slope)
+
     def start(self, x: PyTree[Array], batch: Batch) -> Vector:
         """x as a vector, slacks as small as the first batch lets them be."""
         vector = self.coordinates.ravel(x)
@@ -329,10 +335,9 @@ class Oracle(eqx.Module):
 
     def named_multipliers(self, multipliers: Float[Array, " m"]) -> dict[str, Array]:
         """Multipliers with the user's sign: L = f + sum y . fun."""
-        signs = self.problem.constraints
-        return {
-            block.name: signs[block.name].sign * multipliers[block.rows].reshape(block.shape) for block in self.blocks
-        }
+        signs = {name: constraint.sign for name, constraint in self.problem.constraints.items()}
+        named = {block.name: multipliers[block.rows].reshape(block.shape) for block in self.blocks}
+        return {name: jnp.where(y == 0, 0, signs[name] * y) for name, y in named.items()}  # no negative zeros
 
     def join(self, rows: Rows) -> Float[Array, " m"]:
         """Batch means as one residual vector."""
@@ -409,6 +414,13 @@ class Oracle(eqx.Module):
         )
         constraints = sum(1 if block.source is None else random for block in own)
         return constraints + objective * (1 if self.problem.samples is None else random)
+
+
+def for_each(function: Callable[[Batch], PyTree], batches: Batch) -> PyTree:
+    """The function of each of several stacked batches, stacked; twice the same if nothing in them is random."""
+    if not jax.tree.leaves(batches):
+        return jax.tree.map(lambda value: jnp.stack([value, value]), function(batches))
+    return jax.lax.map(function, batches)
 
 
 def leave_one_out(rows: Float[Array, "n m"]) -> Float[Array, "n m"]:
