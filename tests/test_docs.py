@@ -1,11 +1,11 @@
 """Every example in docstrings, README and documentation runs, and prints what it says it prints."""
 
-import contextlib
 import doctest
 import importlib
-import io
 import pkgutil
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ import lariax
 ROOT = Path(__file__).parent.parent
 MODULES = sorted(module.name for module in pkgutil.walk_packages(lariax.__path__, "lariax."))
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+MARK = "---- end of block ----"
 BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -25,18 +26,24 @@ def test_docstrings(name):
     assert failures.failed == 0
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if "```python" in page.read_text()], ids=lambda page: page.name
+)
 def test_pages(page):
-    """Python blocks of a page run one after the other; a text block right after one is what it prints."""
-    namespace, printed = {}, ""
+    """Python blocks of a page run one after the other, in a process of their own with JAX as it comes; a text block right
+    after one is what it prints."""
+    code, expected = [], []
     for kind, body in BLOCK.findall(page.read_text()):
         if kind == "python":
-            output = io.StringIO()
-            with contextlib.redirect_stdout(output):
-                exec(compile(body, str(page), "exec"), namespace)
-            printed = output.getvalue()
+            code.append(body)
+            expected.append(None)
         else:
-            assert body.strip() == printed.strip(), f"{page.name} says\n{body}\nbut the code prints\n{printed}"
+            expected[-1] = body.strip()
+    script = "\n".join(f"{body}\nprint({MARK!r})" for body in code)
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert run.returncode == 0, run.stderr
+    for printed, said in zip(run.stdout.split(MARK), expected, strict=False):
+        assert said is None or said == printed.strip(), f"{page.name} says\n{said}\nbut the code prints\n{printed}"
 
 
 @pytest.mark.parametrize("name", [name for name in lariax.__all__ if callable(getattr(lariax, name))])
