@@ -15,6 +15,7 @@ METHODS = {
     "QuadraticPenalty pairs": lx.QuadraticPenalty(step_size=0.02, penalty=1.0, pairs=True),
     "DualPenalty": lx.DualPenalty(step_size=0.02, penalty=1.0, dual_step=0.1),
     "LinearizedALM": lx.LinearizedALM(lipschitz=2.0),
+    "TrackedLagrangian": lx.TrackedLagrangian(),
 }
 SIMPLE = {
     "Everything": {},
@@ -95,7 +96,8 @@ def test_conformance(method, simple, source, precision):
 
     # what it cost is told, and told in the history
     assert result.iterations == 300
-    assert result.draws == 301 * result.continuation.oracle.draws_per_iteration
+    start = result.continuation.settings.rhythm.start
+    assert result.draws == (300 + start) * result.continuation.oracle.draws_per_iteration
     assert result.evaluations > 300
     assert list(result.history["iteration"]) == [100, 200, 300]
     for column in jax.tree.leaves(result.history.columns):

@@ -30,8 +30,8 @@ def test_docstrings(name):
     "page", [page for page in PAGES if "```python" in page.read_text()], ids=lambda page: page.name
 )
 def test_pages(page):
-    """Python blocks of a page run one after the other, in a process of their own with JAX as it comes; a text block right
-    after one is what it prints."""
+    """Python blocks of a page run one after the other, in a process of their own with JAX as it comes; a text block
+    right after one is what it prints."""
     code, expected = [], []
     for kind, body in BLOCK.findall(page.read_text()):
         if kind == "python":

@@ -1,8 +1,9 @@
 """Constrained optimisation when the objective and the constraints are only seen through samples."""
 
 from lariax import prox, sets
+from lariax.certificate import Certificate, certify
 from lariax.loop import STATUSES, History, Result, Snapshot, solve
-from lariax.methods import DualPenalty, LinearizedALM, QuadraticPenalty
+from lariax.methods import DualPenalty, LinearizedALM, QuadraticPenalty, TrackedLagrangian
 from lariax.oracle import LariaxWarning
 from lariax.problem import AtLeast, AtMost, Dataset, Distribution, Equal, Linear, Problem, Stratified, Stream
 
@@ -12,6 +13,7 @@ __all__ = [
     "STATUSES",
     "AtLeast",
     "AtMost",
+    "Certificate",
     "Dataset",
     "Distribution",
     "DualPenalty",
@@ -26,6 +28,8 @@ __all__ = [
     "Snapshot",
     "Stratified",
     "Stream",
+    "TrackedLagrangian",
+    "certify",
     "prox",
     "sets",
     "solve",

@@ -18,8 +18,8 @@ class Ledger:
         self._draws_per_iteration, self._start = draws_per_iteration, start
         self.capacity = int(np.clip(2**21 // (2 * rows + 8), 1, 1024))  # rows of history in one compiled call
 
-    def add(self, records: Records, first: int, last: int, began: float, ended: float) -> None:
-        """The rows of one call, which took the run from iteration `first` to `last`."""
+    def add(self, records: Records, first: int, last: int, began: float, ended: float, beside: int) -> None:
+        """The rows of one call, which took the run from iteration `first` to `last`, with `beside` draws by looks."""
         count = int(records.filled)
         if not count:
             return
@@ -27,7 +27,7 @@ class Ledger:
         iteration = rows["iteration"].astype(np.int64)
         share = (iteration - first) / max(last - first, 1)
         rows["iteration"] = iteration
-        rows["draws"] = (iteration + self._start) * self._draws_per_iteration
+        rows["draws"] = (iteration + self._start) * self._draws_per_iteration + beside
         rows["seconds"] = self._seconds_before + began + share * (ended - began)
         self._tables.append(rows)
 

@@ -1,6 +1,8 @@
 """What a run returns: the answer, how it ended, what it cost, and its history."""
 
+import dataclasses
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -8,8 +10,10 @@ import jax
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from lariax.certificate import Certificate, certify
 from lariax.loop._feed import Feeder
-from lariax.loop._run import Rhythm, Run
+from lariax.loop._looks import Looked
+from lariax.loop._run import NEVER, Rhythm, Run
 from lariax.methods import AbstractMethod
 from lariax.oracle import Oracle
 
@@ -26,6 +30,7 @@ STATUSES = {
 """How a run can end, and what to do next."""
 
 _ORDER = tuple(STATUSES)
+_CERTIFICATE = NEVER - 2  # folded into the seed: a stream of random numbers that no source uses
 
 
 def outcome(status: str) -> int:
@@ -96,6 +101,7 @@ class Continuation(eqx.Module):
     method: AbstractMethod
     settings: Settings = eqx.field(static=True)
     feeder: Feeder = eqx.field(static=True)
+    looked: Looked = eqx.field(static=True)
 
 
 class Result(eqx.Module):
@@ -109,6 +115,8 @@ class Result(eqx.Module):
         iterations, draws, evaluations, seconds: what it cost. Draws count every sample once, evaluations every call of
             a function on a sample.
         history: a table, see `History`.
+        certificate: what is known of x, see `Certificate`. With tolerance= or output="best" it is the one made during
+            the run; otherwise it is made when first asked for, from 10,000 fresh draws that the run does not count.
     """
 
     x: PyTree[Array]
@@ -121,6 +129,19 @@ class Result(eqx.Module):
     outcome: Any
     choice: str = eqx.field(static=True)
     continuation: Continuation | None
+    certified: Certificate | None = eqx.field(static=True, default=None)
+
+    @cached_property
+    def certificate(self) -> Certificate:
+        if self.continuation is None:
+            raise ValueError("a run that was traced (jit, vmap) has no certificate. Use lx.certify(problem, result.x).")
+        problem, key = self.continuation.oracle.problem, jax.random.fold_in(self.continuation.run.key, _CERTIFICATE)
+        if self.certified is None:
+            return certify(problem, self.x, seed=key)
+        if problem.heldout is None:
+            return self.certified
+        beside = certify(problem, self.x, self.certified.multipliers, seed=key, on="heldout")
+        return dataclasses.replace(self.certified, heldout=beside)
 
     @property
     def status(self) -> Any:

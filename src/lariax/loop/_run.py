@@ -8,7 +8,7 @@ T is fixed by the problem (`rhythm`), and blocks begin at multiples of T: where 
 what it records and where it resumes changes no bit.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -93,8 +93,7 @@ def _bytes(tree: PyTree) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
-@eqx.filter_jit
-def begin(
+def _begin(
     oracle: Oracle, method: AbstractMethod, x: PyTree, key: Key[Array, ""], fed: PyTree, rhythm: Rhythm, pick: bool
 ) -> tuple[Run, dict[str, Bool[Array, ""]], Int[Array, ""]]:
     """The run before iteration 1, which of the user's functions are finite there, and the evaluations it took."""
@@ -122,6 +121,12 @@ def begin(
     return run, finite, jnp.int32(sum(tally))
 
 
+begin_traced = eqx.filter_jit(_begin)
+_filter_jit: Any = eqx.filter_jit  # its type leaves out what it passes on to jax.jit
+begin = _filter_jit(_begin, compiler_options={"xla_backend_optimization_level": 0})
+"""It runs once, so the time goes into compiling: half of it without optimisation. Not for use within another jit."""
+
+
 @eqx.filter_jit
 def advance(
     oracle: Oracle,
@@ -138,6 +143,10 @@ def advance(
     Also returns the rows recorded on the way (every iteration that `every` divides; at most `capacity`) and the number
     of evaluations an iteration takes.
     """
+    with counting() as tally:
+        tickets, _ = oracle.draw(run.key, jnp.arange(1), oracle.caches(1), jax.tree.map(lambda rows: rows[:1], fed))
+        batch = oracle.fetch(jax.tree.map(lambda ticket: ticket[0], tickets))
+        jax.eval_shape(lambda: method.step(oracle, run.state, jnp.ones((), oracle.dtype), batch))
 
     def append(records: Records, row: PyTree) -> Records:
         rows = jax.tree.map(lambda column, value: column.at[records.filled].set(value), records.rows, row)
@@ -190,10 +199,6 @@ def advance(
         sound, sound_at = jax.tree.map(lambda new, old: jnp.where(keep, new, old), now, (run.sound, run.sound_at))
         return run._replace(finite=finite, sound=sound, sound_at=sound_at), records, caches
 
-    with counting() as tally:
-        tickets, _ = oracle.draw(run.key, jnp.arange(1), oracle.caches(1), jax.tree.map(lambda rows: rows[:1], fed))
-        batch = oracle.fetch(jax.tree.map(lambda ticket: ticket[0], tickets))
-        jax.eval_shape(lambda: method.step(oracle, run.state, jnp.ones((), oracle.dtype), batch))
     row = jax.eval_shape(lambda: _row(oracle, method, run, batch))
     empty = Records(jnp.int32(0), jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), row))
     run, records, _ = jax.lax.while_loop(

@@ -14,14 +14,15 @@ from jaxtyping import Array, PyTree
 from lariax.loop._budget import Budget, Pace, record_interval
 from lariax.loop._feed import Feeder
 from lariax.loop._ledger import Ledger
+from lariax.loop._looks import Looked, Looks
 from lariax.loop._progress import ProgressBar
 from lariax.loop._result import Continuation, History, Result, Settings, outcome
-from lariax.loop._run import NEVER, Run, advance, begin, conclude, rhythm
+from lariax.loop._run import NEVER, Run, advance, begin, begin_traced, conclude, rhythm
 from lariax.methods import AbstractMethod, TrackedLagrangian
 from lariax.oracle import Oracle, as_point, bind
 from lariax.problem import Linear, LinearSystem, Problem
 
-OUTPUTS = ("last", "random")
+OUTPUTS = ("last", "random", "best")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -64,6 +65,8 @@ def solve(
     batch_size: int | None = None,
     seed: Any = None,
     output: str | None = None,
+    tolerance: float | None = None,
+    confidence: float = 0.95,
     record_every: int | None = None,
     progress: bool = False,
     callback: Callable[[Snapshot], Any] | None = None,
@@ -78,7 +81,12 @@ def solve(
         iterations, draws, seconds: budgets, at least one; the first reached ends the run.
         batch_size: samples an iteration from each source, 1 by default.
         seed: the same seed gives the same bits. An integer, 0 by default.
-        output: "last" (default), or "random": the point after an iteration drawn uniformly, as the theorems want it.
+        output: "last" (default); "random": the point after an iteration drawn uniformly, as the theorems want it; or
+            "best": of the points that were looked at, the one with the lowest certified upper ends.
+        tolerance: stop when a certificate says, on fresh draws, that stationarity, feasibility and complementarity are
+            all at most this. Looks are made after 1,000, 2,000, 4,000, ... iterations and at the end; each takes a
+            quarter of the draws so far (2,048 at least), and these are counted.
+        confidence: that no look of the run is wrong, however many there are.
         record_every: iterations between two rows of history; by default some 200 rows.
         progress: show a progress bar.
         callback: called with a `Snapshot` at every record; the run stops when it returns True.
@@ -105,9 +113,13 @@ def solve(
         start = _continued(problem, x0, *given)
     else:
         start = _fresh(problem, x0, *given)
+    looking = tolerance is not None or start.settings.output == "best"
     if start.traced:
-        return _solve_traced(start, budget, record_every, progress or callback is not None)
-    return _solve_on_host(start, budget, record_every, progress, callback)
+        return _solve_traced(start, budget, record_every, progress or callback is not None or looking)
+    before = start.earlier.continuation.looked if start.earlier and start.earlier.continuation else Looked()
+    per_iteration = start.oracle.draws_per_iteration
+    looks = Looks(problem, tolerance, confidence, start.run.key, per_iteration, before) if looking else None
+    return _solve_on_host(start, budget, record_every, progress, callback, looks, before)
 
 
 class _Start(NamedTuple):
@@ -136,13 +148,15 @@ def _fresh(problem: Problem, x0: PyTree, method: Any, batch_size: int | None, se
     method, choice = _choose(method, problem)
     feeder = Feeder(problem.sources)
     structures = feeder.structures()
+    batch_size = max(batch_size, method.smallest_batch)
     oracle = bind(problem, x, structures, batch_size=batch_size, copies=method.copies, has_slacks=method.wants_slacks)
     method = _in_precision(method.prepare(oracle, x), oracle.dtype)
     beat = rhythm(oracle, method, structures)
     fed = feeder.start(beat.start, beat.block, oracle.sample_counts)
     key = seed if _is_key(seed) else jax.random.key(seed)
-    run, finite, evaluations = begin(oracle, method, x, key, fed, beat, output == "random")
-    traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(run))
+    traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((x, key, method)))
+    compiled = begin_traced if traced else begin
+    run, finite, evaluations = compiled(oracle, method, x, key, fed, beat, output == "random")
     if not traced:
         _check_finite(finite)
     settings = Settings(batch_size, output, beat)
@@ -178,9 +192,7 @@ def _continued(
             f"this result belongs to a problem with constraints {_lengths(before.oracle)}, found {_lengths(oracle)}. "
             "Names, order and lengths must stay; start a new run from result.x otherwise."
         )
-    return _Start(
-        oracle, before.method, before.run, before.settings, before.feeder, 0, False, earlier.choice, earlier
-    )
+    return _Start(oracle, before.method, before.run, before.settings, before.feeder, 0, False, earlier.choice, earlier)
 
 
 def _lengths(oracle: Oracle) -> dict[str, int]:
@@ -251,7 +263,8 @@ def _solve_traced(start: _Start, budget: Budget, record_every: int | None, watch
     last = budget.last_iteration(0, per_iteration, beat.start * per_iteration)
     if last is None or budget.seconds is not None or watched or start.feeder:
         raise ValueError(
-            "inside jit or vmap a run needs iterations= or draws=, and has no seconds=, progress=, callback= or Stream."
+            "inside jit or vmap a run needs iterations= or draws=, and has no seconds=, progress=, callback=, "
+            'tolerance=, output="best" or Stream.'
         )
     every = record_every or record_interval(last, 0)
     run, records, each = advance(
@@ -287,6 +300,8 @@ def _solve_on_host(
     record_every: int | None,
     progress: bool,
     callback: Callable[[Snapshot], Any] | None,
+    looks: Looks | None,
+    before: Looked,
 ) -> Result:
     oracle, method, run, feeder = start.oracle, start.method, start.run, start.feeder
     beat = start.settings.rhythm
@@ -296,15 +311,20 @@ def _solve_on_host(
         raise ValueError(
             "nothing in this problem is random, so a budget of draws never ends. Say iterations= or seconds=."
         )
+    if looks and last is not None and budget.draws is not None:
+        last = looks.last_iteration(first, last, budget.draws - (0 if start.earlier else beat.start * per_iteration))
     every = record_every or record_interval(last, first)
     ledger = Ledger(start.earlier, per_iteration, beat.start, oracle.rows)
     pace = Pace(beat.block)
-    iteration, status, each = first, "budget", 0
+    iteration, status, sight = first, "budget", None
+    each: Any = 0  # evaluations an iteration
     with ProgressBar(progress, first, last, budget) as bar:
         try:
             while (last is None or iteration < last) and not budget.out_of_time():
                 fed, stop = feeder.nothing, pace.next_stop(iteration, last, budget)
                 stop = min(stop, (iteration // every + (1 if callback else ledger.capacity)) * every)
+                if looks:
+                    stop = min(stop, looks.next_after(iteration))
                 if feeder:
                     place = (iteration + beat.start) // beat.block * beat.block
                     fed, available = feeder.block(place, beat.block, oracle.sample_counts)
@@ -318,12 +338,18 @@ def _solve_on_host(
                 )
                 ended = budget.elapsed()
                 pace.learn(stop - iteration, ended - began)
-                ledger.add(records, iteration, stop, began, ended)
+                ledger.add(records, iteration, stop, began, ended, looks.record.draws if looks else before.draws)
                 iteration = int(run.iteration)
                 bar.update(iteration, ledger.newest)
+                sight = None
                 if not run.finite:
                     status = "diverged"
                     break
+                if looks and iteration == looks.next_after(iteration - 1):
+                    sight = looks.look(iteration, conclude(oracle, method, run)[0])
+                    if looks.accepts(sight):
+                        status = "stationary"
+                        break
                 if callback and iteration % every == 0:
                     x, multipliers, _ = conclude(oracle, method, run)
                     if callback(Snapshot(iteration, x, multipliers, ledger.newest)):
@@ -334,16 +360,25 @@ def _solve_on_host(
     x, multipliers, infeasible = conclude(oracle, method, run)
     if status == "budget" and (infeasible or _has_no_solution(oracle.problem, x)):
         status = "infeasible_stationary"
+    if looks:
+        if sight is None and run.finite:
+            sight = looks.look(iteration, x)
+            status = "stationary" if status == "budget" and looks.accepts(sight) else status
+        before = looks.record
+        sight = before.best if start.settings.output == "best" else sight
+        if sight and (start.settings.output == "best" or status == "stationary"):
+            x, multipliers = sight.x, sight.multipliers  # those that the certificate vouches for
     earlier = start.earlier
     return Result(
         x=x,
         multipliers=multipliers,
         iterations=iteration,
-        draws=(iteration + beat.start) * per_iteration,
+        draws=(iteration + beat.start) * per_iteration + before.draws,
         evaluations=int(earlier.evaluations if earlier else start.evaluations) + (iteration - first) * int(each),
         seconds=(earlier.seconds if earlier else 0.0) + budget.elapsed(),
         history=ledger.history(sound_until=int(run.sound_at) if status == "diverged" else None),
         outcome=outcome(status),
         choice=start.choice,
-        continuation=Continuation(run, oracle, method, start.settings, feeder),
+        continuation=Continuation(run, oracle, method, start.settings, feeder, before),
+        certified=sight.certificate if sight else None,
     )

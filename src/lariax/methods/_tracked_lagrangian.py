@@ -1,19 +1,31 @@
 """The default method: constraint values and Lagrangian gradient tracked by STORM, with momenta that tune themselves."""
 
+from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
 from lariax.formulas import Filter, gain, lagged, storm, updated
 from lariax.methods._base import AbstractMethod, Answer, check_positive
-from lariax.methods._whitening import DRIFT, REDUNDANT, Load, Shape, diagonal, push, shaped, times
+from lariax.methods._whitening import (
+    DRIFT,
+    REDUNDANT,
+    Load,
+    Shape,
+    diagonal,
+    push,
+    shaped,
+    times,
+)
 from lariax.oracle import Batch, Look, Oracle, Vector, for_each
 
 WINDOW = 100  # iterations that a running mean looks back
 EVERY = 8  # iterations between two measurements of drift and curvature,
 OFTEN = 64  # after this many iterations in which they are measured each time
+FAR = 10.0  # a remembered curvature this many times the recent ones is not believed much longer
 FORCE = 4.0  # ||J^T y|| stays below FORCE times the recent maximum of ||grad f||, a penalty step below half of that
 
 
@@ -39,6 +51,7 @@ class TrackedState(NamedTuple):
     scale: Float[Array, ""]  # theta <= 1: steps in units of 1 / (L + rho), multiplier steps in units of rho
     force: Float[Array, ""]  # recent maximum of ||grad f||^2
     shape: Shape
+    metric: Vector | None  # x = metric * (the coordinates in which the method moves); None: 1
     backed_off: Float[Array, ""]  # how many steps were refused
 
 
@@ -67,6 +80,10 @@ class TrackedLagrangian(AbstractMethod):
         step_size: a fixed eta, instead of the controller's.
         penalty: a fixed rho, in units of the curvature of the objective, instead of the rule's.
         gain_exponent: p for scheduled momenta (k + 1)^-p, instead of the measured ones.
+        one_backward: for large models, one backward pass an iteration: constraint values are tracked, gradients are
+            averaged as they come, with a gain that counts every move of x as drift. Cheaper, and less accurate.
+        adaptive_metric: divide steps by the root mean square of each entry of the gradient, as Adam does. For sets and
+            regularisers that act on every entry alone.
 
     >>> import jax, jax.numpy as jnp, lariax as lx
     >>> problem = lx.Problem(
@@ -82,6 +99,8 @@ class TrackedLagrangian(AbstractMethod):
     step_size: float | Array | None = None
     penalty: float | Array | None = None
     gain_exponent: float | Array | None = None
+    one_backward: bool = eqx.field(static=True, default=False)
+    adaptive_metric: bool = eqx.field(static=True, default=False)
 
     wants_slacks: ClassVar[bool] = False
     smallest_batch: ClassVar[int] = 2
@@ -94,11 +113,18 @@ class TrackedLagrangian(AbstractMethod):
             check_positive(name, getattr(self, name))
 
     def prepare(self, oracle: Oracle, x: PyTree[Array]) -> "TrackedLagrangian":
+        simple = oracle.problem.simple
+        if self.adaptive_metric and not simple.separable:
+            raise ValueError(
+                f"adaptive_metric=True scales every entry of x on its own, which {type(simple).__name__} does not "
+                "allow: it ties entries together. Use a Box, NonNegative, L1 or nothing, or leave the metric out."
+            )
         return self
 
     # --- an iteration
 
     def step(self, oracle: Oracle, state: TrackedState, k: Float[Array, ""], batch: Batch) -> TrackedState:
+        oracle = _in_metric(oracle, state)
         s, shape, groups = state, state.shape, _groups(oracle.batch_size)
         rate = 1 / jnp.minimum(2 + k / 5, WINDOW)
         eta, rho = self._lengths(s)
@@ -108,12 +134,12 @@ class TrackedLagrangian(AbstractMethod):
             return rho * (times(shape.penalty, values) + s.scale * times(shape.dual, values))
 
         x = oracle.prox(s.x - eta * s.gradient, eta)
-        then, now = (
-            oracle.look_in_groups(point, batch, groups) for point in (s.x, x)
-        )  # the same samples at both points
+        now = oracle.look_in_groups(x, batch, groups)
+        then = None if self.one_backward else oracle.look_in_groups(s.x, batch, groups)  # the same samples
 
         # constraint values, sample by sample
-        c0, c1 = oracle.rows_of(then), oracle.rows_of(now)
+        c0 = oracle.residual_rows(s.x, batch) if then is None else oracle.rows_of(then)
+        c1 = oracle.rows_of(now)
         alpha_u = self._gain(s.of_constraints, k)
         each = storm(c1, c0, s.constraints, alpha_u)
         constraints = jnp.mean(each, axis=0)
@@ -126,14 +152,19 @@ class TrackedLagrangian(AbstractMethod):
         weights = jnp.mean(each_weights, axis=0)
 
         # Lagrangian gradient, group by group
-        h0, h1 = oracle.group_gradients(then, s.weights), oracle.group_gradients(now, each_weights)
+        h1 = oracle.group_gradients(now, each_weights)
         alpha_g = self._gain(s.of_gradient, k)
-        gradient = storm(jnp.mean(h1, axis=0), jnp.mean(h0, axis=0), s.gradient, alpha_g)
+        if then is None:
+            h0 = h1  # a fresh measurement, of a gradient that is not followed
+            alpha_g = jnp.maximum(alpha_g, jnp.minimum(1, 4 * s.scale))  # a mean that lags behind the steps would swing
+            gradient = lagged(s.gradient, jnp.mean(h1, axis=0), alpha_g)
+        else:
+            h0 = oracle.group_gradients(then, s.weights)
+            gradient = storm(jnp.mean(h1, axis=0), jnp.mean(h0, axis=0), s.gradient, alpha_g)
 
         # what the batch says about noise and drift; rounding is noise too
-        curvature, drift = self._curvature(
-            oracle, s, k, rate, x - s.x, h0, now, weights, respond(jnp.mean(c1 - c0, axis=0))
-        )
+        followed = respond(jnp.mean(c1 - c0, axis=0))
+        curvature, drift = self._curvature(oracle, s, k, rate, batch, x - s.x, now, weights, followed)
         of_constraints = updated(
             s.of_constraints,
             alpha_u,
@@ -154,14 +185,20 @@ class TrackedLagrangian(AbstractMethod):
         # shrink the steps when all is noise, and the steps add too much to it
         weight = diagonal(shape.penalty)
         violation = _violation(oracle, s)
-        only_noise = (_square(x - s.x) < eta**2 * s.of_gradient.error) & (
-            violation @ times(shape.penalty, violation) <= 4 * jnp.vdot(weight, s.of_constraints.error)
+        signal = jnp.maximum(
+            _square(x - s.x) / (eta**2 * s.of_gradient.error + _tiny(oracle)),
+            violation
+            @ times(shape.penalty, violation)
+            / (4 * jnp.vdot(weight, s.of_constraints.error) + _tiny(oracle)),
         )
-        too_long = (curvature.drift > DRIFT * alpha_g**2 * of_gradient.noise) | (
-            jnp.vdot(weight, of_constraints.drift) > DRIFT * jnp.vdot(weight, alpha_u**2 * of_constraints.noise)
+        may = (DRIFT + 0.4 / (1 + k / 1000)) * jnp.maximum(1, signal)
+        too_long = (curvature.drift > may * alpha_g**2 * of_gradient.noise) | (
+            jnp.vdot(weight, of_constraints.drift) > may * jnp.vdot(weight, alpha_u**2 * of_constraints.noise)
         )
         change = jnp.minimum(0.02, rate / 2)
-        scale = jnp.clip(s.scale * jnp.where(only_noise & too_long, 1 - change, 1 + change), 1e-4, 1)
+        scale = jnp.clip(s.scale * jnp.where(too_long, 1 - change, 1 + change), 1e-4, 1)
+        if self.one_backward:  # gradient noise that is not averaged away moves x, whatever it looks like from inside
+            scale = jnp.minimum(scale, (1 + k / WINDOW) ** (-2 / 3))
 
         new = TrackedState(
             x=x,
@@ -175,6 +212,7 @@ class TrackedLagrangian(AbstractMethod):
             scale=scale,
             force=s.force,
             shape=shape,
+            metric=s.metric,
             backed_off=s.backed_off,
         )
         return _unless_it_blew_up(oracle, s, new, jnp.mean(h0, axis=0), jnp.mean(h1, axis=0))
@@ -204,8 +242,8 @@ class TrackedLagrangian(AbstractMethod):
         s: TrackedState,
         k: Float[Array, ""],
         rate: Array,
+        batch: Batch,
         dx: Vector,
-        h0: Float[Array, "groups d"],
         now: Look,
         weights: Float[Array, " m"],
         followed: Float[Array, " m"],
@@ -216,8 +254,18 @@ class TrackedLagrangian(AbstractMethod):
         def measure(_: None) -> tuple[Curvature, Array]:
             following = s.weights + followed
             following = jnp.where(oracle.inequality & (s.weights <= 0), 0, following)
+            h0 = oracle.group_gradients(oracle.look_in_groups(s.x, batch, now.objective.shape[0]), s.weights)
             fixed, follow, full = (oracle.group_gradients(now, w) - h0 for w in (s.weights, following, weights))
-            of_step, of_weights = jnp.sum(_variance_of_mean(follow)), jnp.sum(_variance_of_mean(full - follow))
+            if self.one_backward:  # the estimate does not follow the moves, so all of a move is drift
+                of_step, of_weights = (
+                    _square(jnp.mean(follow, axis=0)),
+                    _square(jnp.mean(full - follow, axis=0)),
+                )
+            else:
+                of_step, of_weights = (
+                    jnp.sum(_variance_of_mean(follow)),
+                    jnp.sum(_variance_of_mean(full - follow)),
+                )
             length = _square(dx) + _tiny(oracle)
             often = jnp.minimum(1, rate * jnp.where(k < OFTEN, 1, EVERY))
             real = length > (1e-12 * (1 + jnp.linalg.norm(s.x))) ** 2  # otherwise dx is rounding
@@ -238,8 +286,10 @@ class TrackedLagrangian(AbstractMethod):
 
         due = (k < OFTEN) | (k % EVERY == 0)
         curvature, drift = jax.lax.cond(due, measure, lambda _: (s.curvature, s.of_gradient.drift), None)
-        largest = jnp.maximum(jnp.sqrt(curvature.square), s.curvature.largest * (1 - 0.5 / (k + 20)))
-        return curvature._replace(largest=largest), drift
+        # the maximum is forgotten slowly; fast, where nothing has come near it for long
+        seen = jnp.sqrt(curvature.square)
+        forget = jnp.where(s.curvature.largest > FAR * seen, 5.0, 0.5) / (k + 20)
+        return curvature._replace(largest=jnp.maximum(seen, s.curvature.largest * (1 - forget))), drift
 
     # --- the start, and now and then
 
@@ -280,6 +330,7 @@ class TrackedLagrangian(AbstractMethod):
             scale=zero + 0.1,
             force=_square(mean_slope),
             shape=shape,
+            metric=jnp.ones_like(point) if self.adaptive_metric else None,
             backed_off=zero,
         )
 
@@ -298,22 +349,62 @@ class TrackedLagrangian(AbstractMethod):
         )
 
     def refresh(self, oracle: Oracle, state: TrackedState, batches: Batch, key: Key[Array, ""]) -> TrackedState:
-        """The shape of the penalty, and the size of the objective's gradient, anew."""
-        s = state
-        slope = jnp.mean(for_each(lambda batch: oracle.objective_gradient(s.x, batch), batches), axis=0)
+        """The shape of the penalty, the size of the objective's gradient and the metric, anew."""
+        s = state if state.metric is None else self._remeasured(oracle, state, state.metric, batches)
+        oracle = _in_metric(oracle, s)
+        slope = jnp.mean(
+            for_each(lambda batch: oracle.objective_gradient(s.x, batch), batches),
+            axis=0,
+        )
         force = jnp.maximum(0.8 * s.force, _square(slope))
         active = ~oracle.inequality | (s.multipliers > 0) | (s.constraints > 0)
-        load = Load(active, s.curvature.largest, s.force, s.of_gradient.noise, s.of_constraints.noise)
+        load = Load(
+            active,
+            s.curvature.largest,
+            s.force,
+            s.of_gradient.noise,
+            s.of_constraints.noise,
+        )
         return s._replace(shape=shaped(oracle, s.x, batches, load, s.shape, key), force=force)
+
+    @staticmethod
+    def _remeasured(oracle: Oracle, s: TrackedState, before: Vector, batches: Batch) -> TrackedState:
+        """Adam's scaling: a step is divided by the root mean square of each entry of the sampled gradient.
+
+        In coordinates z = x / metric with metric^2 = 1 / rms that is an ordinary step, so all that belongs to the old
+        coordinates is carried over to the new ones.
+        """
+        groups = _groups(oracle.batch_size)
+
+        def squares(batch: Batch) -> Vector:
+            look = oracle.look_in_groups(before * s.x, batch, groups)
+            return jnp.mean(oracle.group_gradients(look, s.weights) ** 2, axis=0)
+
+        rms = jnp.sqrt(jnp.mean(for_each(squares, batches), axis=0))
+        wanted = jnp.sqrt(jnp.mean(rms) / (rms + 1e-3 * jnp.mean(rms) + _tiny(oracle)))
+        metric = jnp.sqrt(before * wanted)  # halfway, so that one noisy look does not decide
+        change = metric / before
+        size = jnp.mean(change**2)
+        curvature = Curvature(*(value * size**power for value, power in zip(s.curvature, (1, 2, 1, 2, 1), strict=True)))
+        return s._replace(
+            x=s.x / change,
+            gradient=s.gradient * change,
+            of_gradient=Filter(*(value * size for value in s.of_gradient)),
+            curvature=curvature,
+            force=s.force * size,
+            shape=s.shape._replace(jacobian=s.shape.jacobian * change),
+            metric=metric,
+        )
 
     # --- what it knows
 
     def answer(self, oracle: Oracle, state: TrackedState, k: Float[Array, ""]) -> Answer:
-        return Answer(state.x, state.constraints, state.weights)
+        point = state.x if state.metric is None else state.metric * state.x
+        return Answer(point, state.constraints, state.weights)
 
     def infeasible(self, oracle: Oracle, state: TrackedState) -> Bool[Array, ""]:
         """A violation of more than five standard errors that, scaled row by row, cannot be lowered within the set."""
-        shape = state.shape
+        oracle, shape = _in_metric(oracle, state), state.shape
         size = diagonal(shape.gram) + _tiny(oracle)
         violation = _violation(oracle, state)
         scaled = violation / size
@@ -338,6 +429,10 @@ class TrackedLagrangian(AbstractMethod):
         }
 
 
+def _in_metric(oracle: Oracle, state: TrackedState) -> Oracle:
+    return oracle if state.metric is None else replace(oracle, scaling=state.metric)
+
+
 def _groups(batch_size: int) -> int:
     """Into how many equal parts a batch is cut to see the noise of gradients: two if it can be halved."""
     return next(parts for parts in range(2, batch_size + 1) if batch_size % parts == 0)
@@ -349,7 +444,11 @@ def _signed(oracle: Oracle, weights: Array) -> Array:
 
 
 def _violation(oracle: Oracle, s: TrackedState) -> Float[Array, " m"]:
-    return jnp.where(oracle.inequality & (s.multipliers <= 0), jnp.maximum(s.constraints, 0), s.constraints)
+    return jnp.where(
+        oracle.inequality & (s.multipliers <= 0),
+        jnp.maximum(s.constraints, 0),
+        s.constraints,
+    )
 
 
 def _unless_it_blew_up(oracle: Oracle, old: TrackedState, new: TrackedState, h0: Vector, h1: Vector) -> TrackedState:

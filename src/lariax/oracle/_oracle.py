@@ -86,6 +86,7 @@ class Oracle(eqx.Module):
     batch_size: int = eqx.field(static=True)
     copies: int = eqx.field(static=True)
     has_slacks: bool = eqx.field(static=True)
+    scaling: Vector | None = None  # x = scaling * z: the method moves in coordinates of its own (without slacks)
 
     # --- the shape of things
 
@@ -199,6 +200,11 @@ class Oracle(eqx.Module):
         parts = [jnp.broadcast_to(r, (*each, r.shape[-1])).reshape(self.batch_size, -1) for r in look.residuals]
         return jnp.concatenate(parts, axis=1) if parts else jnp.zeros((self.batch_size, 0), self.dtype)
 
+    def residual_rows(self, z: Vector, batch: Batch) -> Float[Array, "n m"]:
+        """The residuals by a forward pass alone, one row a sample."""
+        rows = [jnp.broadcast_to(r, (self.batch_size, r.shape[1])) for r in self.residuals(z, batch)]
+        return jnp.concatenate(rows, axis=1) if rows else jnp.zeros((self.batch_size, 0), self.dtype)
+
     def group_gradients(self, look: Look, weights: Float[Array, "n m"]) -> Float[Array, "groups d"]:
         """For each group the mean of grad f + J_i^T w_i, from one row of weights a sample (or one for all)."""
         groups = look.objective.shape[0]
@@ -290,9 +296,11 @@ class Oracle(eqx.Module):
 
     def prox(self, z: Vector, step_size: ArrayLike) -> Vector:
         """The proximal map of h and the projection on X, with slacks kept non-negative."""
-        x, slacks = self._parts(z)
-        simple = self.problem.simple.prox(self.coordinates.unravel(x), step_size)
-        return self._point(self.coordinates.ravel(simple), jnp.maximum(slacks, 0))
+        steps: PyTree = step_size
+        if self.scaling is not None:  # a step of 1 in z is one of scaling^2 in x, entry by entry
+            steps = self.coordinates.unravel(jnp.asarray(step_size) * self.scaling**2)
+        simple = self.problem.simple.prox(self.x_of(z), steps)
+        return self._point(self._scaled(self.coordinates.ravel(simple)), jnp.maximum(self._parts(z)[1], 0))
 
     def repelled(self, partners: Float[Array, "n m"], own: Float[Array, "n m"]) -> Float[Array, "n m"]:
         """`partners`, corrected for rows that were drawn without replacement, for one row a sample."""
@@ -305,12 +313,12 @@ class Oracle(eqx.Module):
 
     def descent_within(self, z: Vector, gradient: Vector) -> Float[Array, ""]:
         """How fast a function with this gradient can be lowered from z without leaving the set."""
-        x, slope = (self.coordinates.unravel(self._parts(vector)[0]) for vector in (z, gradient))
-        return self.problem.within.stationarity(x, slope)
+        slope = self.coordinates.unravel(self._scaled(self._parts(gradient)[0]))
+        return self.problem.within.stationarity(self.x_of(z), slope)
 
     def start(self, x: PyTree[Array], batch: Batch) -> Vector:
         """x as a vector, slacks as small as the first batch lets them be."""
-        vector = self.coordinates.ravel(x)
+        vector = self._scaled(self.coordinates.ravel(x))
         if not self._slack_blocks:
             return vector
         residuals = self.join(
@@ -321,7 +329,8 @@ class Oracle(eqx.Module):
 
     def x_of(self, z: Vector) -> PyTree[Array]:
         """The user's x."""
-        return self.coordinates.unravel(self._parts(z)[0])
+        vector = self._parts(z)[0]
+        return self.coordinates.unravel(vector if self.scaling is None else self.scaling * vector)
 
     def named_values(self, residuals: Float[Array, " m"], z: Vector) -> dict[str, Array]:
         """Residuals (slacks included) as estimates of E[fun], in the user's own units and shapes."""
@@ -349,6 +358,10 @@ class Oracle(eqx.Module):
         return tuple(vector[None, block.rows] for block in self.blocks)
 
     # --- inside
+
+    def _scaled(self, vector: Vector) -> Vector:
+        """From the user's coordinates to the method's."""
+        return vector if self.scaling is None else vector / self.scaling
 
     def _parts(self, z: Vector) -> tuple[Vector, Float[Array, " s"]]:
         return z[: self.coordinates.size], z[self.coordinates.size :]

@@ -1,0 +1,255 @@
+"""The default method against known solutions, and its parts against what they promise.
+
+Problems and batch sizes are shared between tests where they can be: compiling is what takes time here.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import lariax as lx
+from conftest import lasso_with_sum_one, normal
+from lariax.oracle import Oracle
+
+TRACKED = lx.TrackedLagrangian()
+
+
+def biased(samples):
+    """min (x_0^2 + (x_1 - 2)^2) / 2 with E [x_0 + x_1 - 1 + 2 z (x_0 - x_1)] = 0: x = (-0.5, 1.5), y = 0.5."""
+    return lx.Problem(
+        lambda x: 0.5 * (x[0] ** 2 + (x[1] - 2) ** 2),
+        constraints={"line": lx.Equal(lambda x, z: x[0] + x[1] - 1 + 2 * z * (x[0] - x[1]), samples=samples)},
+    )
+
+
+BIASED = biased(normal())
+
+
+def test_the_biased_problem():
+    """Where methods that weight a sample's gradient with its own value settle 1.28 away."""
+    for seed in range(10):
+        result = lx.solve(BIASED, jnp.zeros(2), TRACKED, iterations=20_000, batch_size=8, seed=seed)
+        assert np.linalg.norm(result.x - np.array([-0.5, 1.5])) < 0.05
+
+
+@pytest.mark.parametrize(("batch_size", "dtype"), [(1, jnp.float32), (2, jnp.float32), (3, jnp.float64)])
+def test_other_batch_sizes_and_single_precision(batch_size, dtype):
+    """The statistical limit of the distance is here 4 / sqrt(80,000) = 0.014."""
+    iterations = 80_000 // max(batch_size, 2)
+    result = lx.solve(BIASED, jnp.zeros(2, dtype), TRACKED, iterations=iterations, batch_size=batch_size)
+    assert result.x.dtype == dtype
+    np.testing.assert_allclose(result.x, [-0.5, 1.5], atol=0.08)
+    np.testing.assert_allclose(result.multipliers["line"], 0.5, atol=0.08)
+
+
+def test_a_batch_of_one_draws_two():
+    one, two = (
+        lx.solve(BIASED, jnp.zeros(2, jnp.float32), TRACKED, iterations=100, batch_size=size) for size in (1, 2)
+    )
+    assert one.draws == two.draws
+    np.testing.assert_array_equal(one.x, two.x)
+
+
+def test_rows_without_replacement():
+    """Reshuffled passes over 1,001 rows, in batches of 4 that do not divide them.
+
+    What an estimate has kept of the rows seen in a pass is not independent of those still to come. That leaves a bias
+    of about 3 / N, here 0.003; the rows themselves are worth 4 / sqrt(N) = 0.13.
+    """
+    z = np.random.default_rng(0).normal(size=1_001)
+    rows = lx.Dataset((z - z.mean()) / z.std(), epochs=True)
+    result = lx.solve(biased(rows), jnp.zeros(2), TRACKED, iterations=10_000, batch_size=4)
+    np.testing.assert_allclose(result.x, [-0.5, 1.5], atol=0.02)
+
+
+# --- exact solutions, primal and dual
+
+
+def bowl(target):
+    return lambda x, z: 0.5 * jnp.sum((x - jnp.asarray(target) - 0.2 * z) ** 2)
+
+
+def many_kinds():
+    """Four bowls beside each other: an equality, the same in other units and stated twice, and inequalities."""
+    return lx.Problem(
+        bowl([0.0, 2.0, 0.0, 2.0, 2.0, 0.0]),
+        samples=normal(6),
+        constraints={
+            "line": lx.Equal(lambda x, z: x[0] + x[1] - 1 + 0.2 * z * x[0], samples=normal()),
+            "large": lx.Equal(lambda x, z: 1e4 * (x[2] + x[3] - 1 + 0.2 * z * x[2]), samples=normal()),
+            "again": lx.Linear(jnp.array([[0.0, 0.0, 2.0, 2.0, 0.0, 0.0]]), 2.0),
+            "above": lx.AtMost(lambda x, z: x[4:] + 0.2 * z, jnp.array([1.0, 5.0]), samples=normal(2)),
+            "below": lx.AtLeast(lambda x, z: x[4] + 0.2 * z, -3.0, samples=normal()),
+            "floor": lx.AtLeast(lambda x: x[5], 0.5, samples=None),
+        },
+    )
+
+
+def test_constraints_of_many_kinds():
+    """Errors are 0.2 / sqrt(40,000) = 0.001 in size: 0.008 are eight standard deviations.
+
+    And the momentum falls like 1/k: the method averages.
+    """
+    result = lx.solve(many_kinds(), jnp.zeros(6), TRACKED, iterations=10_000, batch_size=4, record_every=1_000)
+    assert result.status == "budget"
+    np.testing.assert_allclose(result.x, [-0.5, 1.5, -0.5, 1.5, 1.0, 0.5], atol=0.008)
+    y = result.multipliers
+    np.testing.assert_allclose(y["line"], 0.5, atol=0.008)
+    np.testing.assert_allclose(1e4 * y["large"] + 2 * y["again"][0], 0.5, atol=0.008)
+    np.testing.assert_allclose(y["above"], [1.0, 0.0], atol=0.008)
+    np.testing.assert_allclose(y["floor"], -0.5, atol=0.008)
+    assert float(y["above"][1]) == float(y["below"]) == 0.0  # exactly
+    gains = np.asarray(result.history["gain"]) * np.asarray(result.history["iteration"])
+    assert np.all((gains > 0.7) & (gains < 1.5))
+
+
+def test_within_a_simplex():
+    problem = lx.Problem(
+        bowl([0.9, 0.1, 0.5]),
+        samples=normal(3),
+        constraints={"same": lx.Equal(lambda x, z: (1 + 0.3 * z) * (x[0] - x[1]), samples=normal())},
+        within=lx.sets.Simplex(),
+    )
+    result = lx.solve(problem, jnp.array([1.0, 0.0, 0.0]), TRACKED, iterations=10_000, batch_size=4)
+    np.testing.assert_allclose(result.x, np.full(3, 1 / 3), atol=0.008)
+    np.testing.assert_allclose(result.multipliers["same"], 0.4, atol=0.008)
+
+
+def test_with_a_regularizer_and_a_linear_constraint():
+    target = np.array([2.0, 0.3, -0.1, 0.2])
+    x, y = lasso_with_sum_one(target, 0.25)
+    problem = lx.Problem(
+        bowl(target),
+        samples=normal(4),
+        constraints={"sum": lx.Linear(jnp.ones((1, 4)), 1.0)},
+        regularizer=lx.prox.L1(0.25),
+    )
+    result = lx.solve(problem, jnp.zeros(4), TRACKED, iterations=10_000, batch_size=4)
+    np.testing.assert_allclose(result.x, x, atol=0.008)
+    np.testing.assert_allclose(result.multipliers["sum"], [y], atol=0.008)
+
+
+def test_without_constraints():
+    result = lx.solve(lx.Problem(bowl([0.3, -0.4]), samples=normal(2)), jnp.ones(2), TRACKED, iterations=10_000)
+    np.testing.assert_allclose(result.x, [0.3, -0.4], atol=0.012)
+
+
+def test_nothing_random_is_solved_to_rounding():
+    problem = lx.Problem(
+        lambda x: jnp.sum((x - 2.0) ** 4) + 0.5 * x @ x,
+        constraints={"sphere": lx.Equal(lambda x: x @ x - 1, samples=None)},
+    )
+    result = lx.solve(problem, jnp.array([1.0, 0.5]), TRACKED, iterations=2_000)
+    half = np.sqrt(0.5)
+    np.testing.assert_allclose(result.x, [half, half], atol=1e-8)
+    np.testing.assert_allclose(result.multipliers["sphere"], -0.5 - 2 * (half - 2) ** 3 / half, rtol=1e-7)
+
+
+def test_many_rows_need_no_matrix():
+    """1,000 noisy bounds on 20 variables, of which 20 are active with multiplier 1."""
+    d, copies = 20, 50
+    shifts = jnp.concatenate([jnp.zeros(d), jnp.linspace(0.5, 2.0, d * (copies - 1))])
+    problem = lx.Problem(
+        bowl(np.ones(d)),
+        samples=normal(d),
+        constraints={
+            "rows": lx.AtMost(lambda x, z: jnp.tile(x, copies) - shifts + 0.1 * z, samples=normal(d * copies)),
+        },
+    )
+    result = lx.solve(problem, jnp.full(d, 0.5), TRACKED, iterations=4_000, batch_size=2)
+    np.testing.assert_allclose(result.x, 0.0, atol=0.05)
+    np.testing.assert_allclose(result.multipliers["rows"][:d], 1.0, atol=0.1)
+    assert float(jnp.max(jnp.abs(result.multipliers["rows"][d:]))) == 0.0
+
+
+# --- the parts
+
+
+def z_scores(monkeypatch, own_value):
+    """Of mean zero if and only if the weight of each sample's gradient is independent of the sample.
+
+    Given the state,  E [g+ - grad L(x+, w+)] = (1 - alpha) (g - grad L(x, w)):  over 40,000 batches from one state.
+    """
+    result = lx.solve(BIASED, jnp.zeros(2), TRACKED, iterations=20, batch_size=8)
+    oracle, state, k = result.continuation.oracle, result.continuation.run.state, jnp.array(21.0)
+    if own_value:
+        monkeypatch.setattr(Oracle, "repelled", lambda self, partners, own: own)
+
+    def exact(x, w):
+        return jnp.array([x[0], x[1] - 2]) + w[0]
+
+    def deviation(key):
+        tickets, _ = oracle.draw(key, jnp.arange(1), oracle.caches(1), (None,) * len(oracle.sources))
+        batch = oracle.fetch(jax.tree.map(lambda ticket: ticket[0], tickets))
+        new = TRACKED.step(oracle, state, k, batch)
+        kept = 1 - TRACKED._gain(state.of_gradient, k)
+        return new.gradient - exact(new.x, new.weights) - kept * (state.gradient - exact(state.x, state.weights))
+
+    found = jax.jit(jax.vmap(deviation))(jax.random.split(jax.random.key(1), 40_000))
+    return np.asarray(jnp.mean(found, axis=0) / (jnp.std(found, axis=0) / np.sqrt(len(found))))
+
+
+def test_cross_fitted_weights_bring_no_bias(monkeypatch):
+    """False alarms: 1e-4."""
+    assert np.all(np.abs(z_scores(monkeypatch, own_value=False)) < 4)
+
+
+def test_that_test_has_power(monkeypatch):
+    assert np.any(np.abs(z_scores(monkeypatch, own_value=True)) > 10)
+
+
+def test_gains_steps_and_penalties_can_be_set():
+    method = lx.TrackedLagrangian(step_size=0.03, penalty=0.5, gain_exponent=0.8)
+    result = lx.solve(BIASED, jnp.zeros(2), method, iterations=1_000, batch_size=8, record_every=100)
+    np.testing.assert_allclose(result.history["step_size"], 0.03)
+    np.testing.assert_allclose(result.history["gain"], (np.asarray(result.history["iteration"]) + 1) ** -0.8)
+    np.testing.assert_allclose(result.history["penalty"], 0.5 * np.asarray(result.history["curvature"]))
+    np.testing.assert_allclose(result.x, [-0.5, 1.5], atol=0.3)
+
+
+# --- trouble
+
+
+def test_survives_curvature_that_changes_a_millionfold():
+    """A quartic with sum x = 15, from far away and from its flat middle: x = (5, 5, 5), y = -125."""
+    problem = lx.Problem(
+        lambda x, z: jnp.sum(x**4) / 4 + z @ x,
+        samples=normal(3),
+        constraints={"plane": lx.Equal(lambda x, z: jnp.sum(x) - 15 + 0.1 * z, samples=normal())},
+    )
+    for size in (1e3, 1e-3):
+        result = lx.solve(problem, size * jnp.array([1.0, 0.5, 2.0]), TRACKED, iterations=20_000)
+        assert result.status == "budget"
+        np.testing.assert_allclose(result.x, [5.0, 5.0, 5.0], atol=0.02)
+        np.testing.assert_allclose(result.multipliers["plane"], -125.0, atol=1.0)
+
+
+def test_backs_off_when_a_step_blows_up():
+    """min E exp(x^2) - 2 x: nearly flat at the start, and a step by what is known there ends in overflow."""
+    problem = lx.Problem(
+        lambda x, z: jnp.sum(jnp.exp(x**2) - 2 * x) + 0.1 * z @ x,
+        samples=normal(2),
+        constraints={"far": lx.Equal(lambda x, z: 100 * (x[0] - x[1]) + z, samples=normal())},
+    )
+    result = lx.solve(problem, jnp.array([5.0, -4.0]), TRACKED, iterations=20_000)
+    assert result.status == "budget"
+    x = 0.5
+    for _ in range(50):  # x exp(x^2) = 1
+        x -= (x * np.exp(x**2) - 1) / ((1 + 2 * x**2) * np.exp(x**2))
+    np.testing.assert_allclose(result.x, [x, x], atol=0.02)
+
+
+def test_an_infeasible_problem_is_recognised():
+    problem = lx.Problem(
+        lambda x, xi: 0.5 * jnp.sum((x - xi) ** 2),
+        samples=normal(3),
+        constraints={
+            "sphere": lx.Equal(lambda x, z: x @ x - 1 + 0.2 * z, samples=normal()),
+            "plane": lx.Equal(lambda x, z: x[0] - 3 + 0.2 * z, samples=normal()),
+        },
+    )
+    result = lx.solve(problem, jnp.full(3, 0.1), TRACKED, iterations=1_000, batch_size=2)
+    assert result.status == "infeasible_stationary"
+    assert not result.success
+    assert np.isfinite(result.x).all()

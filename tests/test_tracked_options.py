@@ -1,0 +1,81 @@
+"""The options of the default method: a metric, one backward pass, scheduled momenta."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import lariax as lx
+from conftest import normal
+
+SCALES = jnp.logspace(-1, 1, 6)
+TARGET = jnp.arange(1.0, 7.0) / SCALES
+
+
+def badly_scaled(**more):
+    """min sum (s_i (x_i - t_i))^2 / 2 with s from 0.1 to 10 and s.x = 12, through noise: s_i x_i = i + 1 - y, y = 3/2."""
+    return lx.Problem(
+        lambda x, z: 0.5 * jnp.sum((SCALES * (x - TARGET) - 0.3 * z[:6]) ** 2),
+        samples=normal(7),
+        constraints={"sum": lx.Equal(lambda x, z: SCALES @ x + 0.3 * z[6], 12.0)},
+        **more,
+    )
+
+
+def test_an_adaptive_metric_needs_no_scaling_of_x():
+    problem, expected = badly_scaled(), TARGET - 1.5 / SCALES
+    results = [
+        lx.solve(problem, jnp.zeros(6), lx.TrackedLagrangian(adaptive_metric=metric), iterations=3000)
+        for metric in (True, False)
+    ]
+    errors = [float(jnp.linalg.norm(SCALES * (result.x - expected))) for result in results]
+    assert errors[0] < 0.1
+    assert errors[0] < 0.5 * errors[1]  # the condition number is 1e4, and 1e2 in the metric
+    np.testing.assert_allclose(results[0].multipliers["sum"], 1.5, atol=0.1)
+
+
+def test_the_metric_respects_bounds():
+    problem = badly_scaled(within=lx.sets.Box(-jnp.inf, 1.0 / SCALES))  # s_i x_i <= 1
+    result = lx.solve(problem, jnp.zeros(6), lx.TrackedLagrangian(adaptive_metric=True), iterations=500)
+    assert bool(problem.within.contains(result.x))
+
+
+def test_the_metric_is_refused_where_entries_are_tied_together():
+    with pytest.raises(ValueError, match="L2Ball does not allow"):
+        lx.solve(
+            badly_scaled(within=lx.sets.L2Ball(1e3)),
+            jnp.zeros(6),
+            lx.TrackedLagrangian(adaptive_metric=True),
+            iterations=10,
+        )
+
+
+@pytest.mark.parametrize(
+    "method",
+    [lx.TrackedLagrangian(one_backward=True), lx.TrackedLagrangian(gain_exponent=0.7)],
+    ids=["fresh", "scheduled"],
+)
+def test_cheaper_and_scheduled_variants_converge(method):
+    """min ||x - 1||^2 / 2 with sum x = 1: x = 1/3, y = 2/3."""
+    problem = lx.Problem(
+        lambda x, z: 0.5 * jnp.sum((x - 1 - 0.3 * z[:3]) ** 2),
+        samples=normal(4),
+        constraints={"sum": lx.Equal(lambda x, z: (1 + 0.2 * z[3]) * jnp.sum(x) + 0.2 * z[3], 1.0)},
+    )
+    result = lx.solve(problem, jnp.zeros(3), method, iterations=20_000, batch_size=4)
+    np.testing.assert_allclose(result.x, 1 / 3, atol=0.03)
+    np.testing.assert_allclose(result.multipliers["sum"], 2 / 3, atol=0.05)
+
+
+def test_one_backward_pass_is_one_evaluation_less():
+    problem = badly_scaled()
+    full, cheap = (
+        lx.solve(problem, jnp.zeros(6), lx.TrackedLagrangian(one_backward=flag), iterations=100).evaluations
+        for flag in (False, True)
+    )
+    assert cheap < full
+
+
+@pytest.mark.parametrize("name", ["step_size", "penalty", "gain_exponent"])
+def test_settings_are_checked(name):
+    with pytest.raises(ValueError, match=f"{name} must be positive"):
+        lx.TrackedLagrangian(**{name: -1.0})
