@@ -12,7 +12,7 @@ TARGET = jnp.arange(1.0, 7.0) / SCALES
 
 
 def badly_scaled(**more):
-    """min sum (s_i (x_i - t_i))^2 / 2 with s from 0.1 to 10 and s.x = 12, through noise: s_i x_i = i + 1 - y, y = 3/2."""
+    """min sum (s_i (x_i - t_i))^2 / 2, s from 0.1 to 10, with s.x = 12, through noise: s_i x_i = i + 1 - y, y = 3/2."""
     return lx.Problem(
         lambda x, z: 0.5 * jnp.sum((SCALES * (x - TARGET) - 0.3 * z[:6]) ** 2),
         samples=normal(7),

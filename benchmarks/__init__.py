@@ -1,0 +1,1 @@
+"""Measurements of Lariax. Each module writes its own section of RESULTS.md."""

@@ -1,0 +1,257 @@
+"""The suite: `python -m benchmarks.suite [names] [--seeds 16] [--draws 2000,10000,100000] [--batch 2]`.
+
+For each problem and number of draws, the rms over seeds of stationarity and feasibility, divided by the statistical
+limit. N draws are N from the objective's source and N from the constraints', all that the run took: also those of its
+start. Nothing is set by hand: `lx.solve` with `lx.TrackedLagrangian()`.
+"""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterator
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+import lariax as lx
+from benchmarks.suite import baselines, figures
+from benchmarks.suite.limits import Solved, solve
+from benchmarks.suite.problems import HARD, SUITE, Case, by_name
+
+RESULTS = Path(__file__).parents[1] / "RESULTS.md"
+BEGIN, END = "<!-- suite: begin -->", "<!-- suite: end -->"
+
+GOALS = {2_000: None, 10_000: (1.4, 3.0), 100_000: (1.2, 1.6)}
+"""By number of draws: geometric mean over problems and measures, and the worst of them."""
+
+
+class Ends(NamedTuple):
+    """Where the seeds of a run stood after some number of draws."""
+
+    x: jax.Array  # (seeds, d)
+    status: list[str]
+    gain: float  # k alpha, the median: 1 means that the method averages all it has seen
+    backed_off: int  # the most steps that a seed refused
+
+
+def solved_by_lariax(case: Case, draws: list[int], seeds: range, batch: int, dtype: str) -> Iterator[dict[int, Ends]]:
+    """Seed by seed, each run continued from one number of draws to the next."""
+    sources = sum(source is not None for source in case.problem.sources)
+    x0, method = case.x0.astype(dtype), lx.TrackedLagrangian()
+    for seed in seeds:
+        result, ends, spent = None, {}, 0
+        for n in draws:
+            if result is None:
+                result = lx.solve(case.problem, x0, method, draws=n * sources, batch_size=batch, seed=seed)
+            else:
+                result = lx.solve(case.problem, result, draws=(n - spent) * sources)
+            spent = n
+            gain = float(result.history["gain"][-1]) * result.iterations
+            refused = int(result.history["backed_off"][-1])
+            ends[n] = Ends(result.x[None].astype(float), [result.status], gain, refused)
+        yield ends
+
+
+def joined(runs: list[dict[int, Ends]]) -> dict[int, Ends]:
+    return {
+        n: Ends(
+            jnp.concatenate([run[n].x for run in runs]),
+            [status for run in runs for status in run[n].status],
+            float(np.median([run[n].gain for run in runs])),
+            max(run[n].backed_off for run in runs),
+        )
+        for n in runs[0]
+    }
+
+
+class Score(NamedTuple):
+    """Of one problem at one number of draws; pairs are stationarity and feasibility, over the limit."""
+
+    name: str
+    draws: int
+    rms: np.ndarray
+    worst: np.ndarray
+    ends: Ends
+
+    @property
+    def flagged(self) -> int:
+        return self.ends.status.count("infeasible_stationary")
+
+
+def scored(solved: Solved, ends: dict[int, Ends]) -> list[Score]:
+    scores = []
+    for n, end in ends.items():
+        over = np.asarray(solved.errors(end.x))[:, :2] / solved.limit(n)[:2]
+        scores.append(Score(solved.case.name, n, np.sqrt(np.mean(over**2, axis=0)), over.max(axis=0), end))
+    return scores
+
+
+# --- the tables
+
+
+def pair(values: np.ndarray) -> str:
+    return " / ".join(f"{value:.2f}" for value in values)
+
+
+def summary(scores: list[Score], n: int) -> tuple[float, float, float]:
+    """Geometric mean, the worst rms, the worst seed."""
+    rms = np.array([score.rms for score in scores if score.draws == n])
+    worst = np.array([score.worst for score in scores if score.draws == n])
+    return float(np.exp(np.mean(np.log(rms)))), float(rms.max()), float(worst.max())
+
+
+def markdown(title: str, scores: list[Score], rivals: dict[str, dict[int, dict[str, np.ndarray]]]) -> list[str]:
+    """One row a problem, a pair of columns a number of draws."""
+    counts = sorted({score.draws for score in scores})
+    beside = sorted({name for each in rivals.values() for best in each.values() for name in best})
+    head = [f"{n:,}" for n in counts] + [f"{n:,}, worst seed" for n in counts]
+    head += [f"{rival} {n:,}" for rival in beside for n in counts]
+    lines = [f"### {title}", "", f"| problem | {' | '.join(head)} |", "|---|" + "---:|" * len(head)]
+    for name in dict.fromkeys(score.name for score in scores):
+        own = {score.draws: score for score in scores if score.name == name}
+        cells = [pair(own[n].rms) for n in counts] + [pair(own[n].worst) for n in counts]
+        for rival in beside:
+            found = [rivals.get(name, {}).get(n, {}).get(rival) for n in counts]
+            cells += ["" if best is None else pair(best) for best in found]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    lines.append("")
+    for n in counts:
+        mean, worst, seed = summary(scores, n)
+        goal = GOALS.get(n)
+        aim = f" (goals {goal[0]} and {goal[1]})" if goal and "Suite" in title else ""
+        lines.append(f"- {n:,} draws: geometric mean {mean:.2f}, worst {worst:.2f}{aim}, worst single seed {seed:.2f}")
+    return lines
+
+
+def write(section: str) -> None:
+    """Replace this benchmark's section of the results, and leave the others alone."""
+    text = RESULTS.read_text() if RESULTS.exists() else "# Results\n"
+    if BEGIN in text:
+        before, rest = text.split(BEGIN, 1)
+        after = rest.split(END, 1)[1]
+    else:
+        before, after = text.rstrip() + "\n\n", "\n"
+    RESULTS.write_text(f"{before}{BEGIN}\n{section}\n{END}{after}")
+
+
+# --- the command
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.suite", description=__doc__)
+    parser.add_argument("names", nargs="*", help="problems; by default the suite and the hard ones")
+    parser.add_argument("--seeds", type=int, default=16)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--draws", default="2000,10000,100000")
+    parser.add_argument("--batch", type=int, default=2)
+    parser.add_argument("--dtype", default="float64", choices=("float64", "float32"))
+    parser.add_argument("--rivals", action="store_true", help="tuned rivals too: 16 settings each, the best one counts")
+    parser.add_argument("--figures", action="store_true", help="draw error over draws, into benchmarks/suite/figures")
+    parser.add_argument("--write", action="store_true", help="write the tables to benchmarks/RESULTS.md")
+    return parser.parse_args()
+
+
+def main() -> None:
+    options, console, began = arguments(), Console(), time.perf_counter()
+    draws = [int(float(n)) for n in options.draws.split(",")]
+    names = options.names or [*SUITE, *HARD]
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    shown = sorted({*draws, *figures.PLACES}) if options.figures else draws
+    shown = [n for n in shown if n <= max(draws)]
+    scores: list[Score] = []
+    rivals: dict[str, dict[int, dict[str, np.ndarray]]] = {}
+    notes: list[str] = []
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("suite", total=len(names) * options.seeds)
+        for name in names:
+            progress.update(task, description=name)
+            case = by_name(name)
+            runs = []
+            for run in solved_by_lariax(case, shown, seeds, options.batch, options.dtype):
+                runs.append(run)
+                progress.advance(task)
+            ends = joined(runs)
+            flags = {n: ends[n].status.count("infeasible_stationary") for n in draws}
+            if case.infeasible:
+                told = ", ".join(f"{flags[n]} of {options.seeds} seeds at {n:,} draws" for n in draws)
+                notes.append(f"{case.name}: recognised as infeasible by {told}.")
+                console.print(notes[-1])
+                continue
+            solved = solve(case)
+            own = scored(solved, ends)
+            scores += [score for score in own if score.draws in draws]
+            for score in own:
+                if score.draws in draws:
+                    line = f"{case.name:10s} {score.draws:7,d}  rms {pair(score.rms)}  worst {pair(score.worst)}"
+                    line += f"  k alpha {score.ends.gain:.2f}  refused {score.ends.backed_off}  flagged {score.flagged}"
+                    console.print(line, highlight=False)
+            if any(flags.values()):
+                notes.append(f"{case.name}: FALSE ALARM, {max(flags.values())} seeds called infeasible.")
+            if options.rivals:
+                rivals[case.name] = baselines.best(solved, shown)
+            if options.figures:
+                figures.draw(solved, own, rivals.get(case.name, {}))
+            jax.clear_caches()
+    report(console, options, scores, rivals, notes, time.perf_counter() - began)
+
+
+def report(
+    console: Console,
+    options: argparse.Namespace,
+    scores: list[Score],
+    rivals: dict[str, dict[int, dict[str, np.ndarray]]],
+    notes: list[str],
+    seconds: float,
+) -> None:
+    parts = {
+        "Suite": [score for score in scores if score.name not in HARD],
+        "Hard problems": [score for score in scores if score.name in HARD],
+    }
+    body: list[str] = []
+    for title, part in parts.items():
+        if not part:
+            continue
+        lines = markdown(title, part, rivals)
+        body += ["", *lines]
+        table = Table(title=f"{title}: rms error over the limit, stationarity / feasibility", title_justify="left")
+        rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("|") and "---" not in line]
+        for column in rows[0]:
+            table.add_column(column, justify="left" if column == "problem" else "right")
+        for row in rows[1:]:
+            table.add_row(*row)
+        console.print(table)
+        for line in lines:
+            if line.startswith("- "):
+                console.print(line)
+    if not options.write:
+        return
+    packages = ", ".join(f"{name} {version(name)}" for name in ("lariax", "jax", "numpy"))
+    head = [
+        "## The suite",
+        "",
+        f"`python -m benchmarks.suite {' '.join(sys.argv[1:])}`, {date.today()}, {os.cpu_count()} cores, "
+        f"{seconds:,.0f} s; Python {sys.version.split()[0]}, {packages}.",
+        "",
+        f"`lx.solve` with `TrackedLagrangian()` on its defaults, batch size {options.batch}, {options.dtype}, "
+        f"{options.seeds} seeds: rms error over the statistical limit, stationarity / feasibility. The sampling error "
+        "of a ratio is 10 to 20 %. The limit is the error of the exact solution of the sample-average problem over the "
+        "same number of draws, linearised. Where the constraints are exact (consensus), the violation is divided by "
+        "the limit's distance from the solution. Rivals: the best of 16 settings each, picked at each number of draws "
+        "on the same 4 seeds that are shown, which favours them.",
+    ]
+    write("\n".join([*head, *body, "", *(f"- {note}" for note in notes)]))
+    console.print(f"written to {RESULTS}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,7 @@
+"""The only judge of a point: intervals for stationarity, feasibility, complementarity, and the stopping test."""
+
+from lariax.certificate._certificate import HOLDS, Certificate, ConstraintReport, Interval
+from lariax.certificate._certify import certify
+from lariax.certificate._sequential import SequentialTest
+
+__all__ = ["HOLDS", "Certificate", "ConstraintReport", "Interval", "SequentialTest", "certify"]

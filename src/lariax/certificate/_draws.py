@@ -1,0 +1,205 @@
+"""Fresh samples for a certificate: which rows are looked at, how often, and what their means are."""
+
+import abc
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float, Int, Key, PyTree
+
+from lariax.oracle import Batch, Look, Oracle, Rows, Vector
+from lariax.problem import AbstractSource
+
+MOST_BATCHES = 64
+FEWEST_BATCHES = 8
+BATCH_ENTRIES = 2**20  # numbers in all batch means together, where there are more than the fewest
+LARGEST_STEP = 256  # samples in one pass
+
+
+class AbstractFeed(eqx.Module):
+    """The samples of one source, step by step."""
+
+    @abc.abstractmethod
+    def take(self, key: Key[Array, ""], step: Int[Array, ""], count: int) -> PyTree:
+        """The `count` samples of a step."""
+
+    @abc.abstractmethod
+    def weights(self, step: Int[Array, ""], count: int, steps: Float[Array, ""]) -> Float[Array, " count"]:
+        """What each counts for in the mean over a batch of `steps` steps."""
+
+
+class Fresh(AbstractFeed):
+    """Samples drawn anew, independent of each other."""
+
+    source: AbstractSource
+
+    def take(self, key: Key[Array, ""], step: Int[Array, ""], count: int) -> PyTree:
+        tickets, _ = self.source.draw(key, step[None], count, self.source.cache(1, count))
+        return self.source.fetch(jax.tree.map(lambda ticket: ticket[0], tickets))
+
+    def weights(self, step: Int[Array, ""], count: int, steps: Float[Array, ""]) -> Float[Array, " count"]:
+        return jnp.full(count, 1 / (count * steps))
+
+
+class WithReplacement(AbstractFeed):
+    """Rows of a data set, each step independent of the others."""
+
+    source: AbstractSource
+    rows: int = eqx.field(static=True)
+
+    def take(self, key: Key[Array, ""], step: Int[Array, ""], count: int) -> PyTree:
+        return self.source.fetch(jax.random.randint(jax.random.fold_in(key, step), (count,), 0, self.rows))
+
+    def weights(self, step: Int[Array, ""], count: int, steps: Float[Array, ""]) -> Float[Array, " count"]:
+        return jnp.full(count, 1 / (count * steps))
+
+
+class InOrder(AbstractFeed):
+    """Given rows, each once: a sample in its own right."""
+
+    source: AbstractSource
+    order: Int[Array, " rows"]
+
+    def take(self, key: Key[Array, ""], step: Int[Array, ""], count: int) -> PyTree:
+        return self.source.fetch(jax.lax.dynamic_slice(self.order, (step * count,), (count,)))
+
+    def weights(self, step: Int[Array, ""], count: int, steps: Float[Array, ""]) -> Float[Array, " count"]:
+        return jnp.full(count, 1 / (count * steps))
+
+
+class AllRows(AbstractFeed):
+    """Every row of a data set, for the mean itself: nothing is random."""
+
+    source: AbstractSource
+    rows: int = eqx.field(static=True)
+
+    def take(self, key: Key[Array, ""], step: Int[Array, ""], count: int) -> PyTree:
+        return self.source.fetch(jnp.minimum(step * count + jnp.arange(count), self.rows - 1))
+
+    def weights(self, step: Int[Array, ""], count: int, steps: Float[Array, ""]) -> Float[Array, " count"]:
+        return jnp.where(step * count + jnp.arange(count) < self.rows, 1 / self.rows, 0)
+
+
+Feeds = tuple[AbstractFeed | None, ...]
+
+
+class Plan(eqx.Module):
+    """How many samples of each source, cut into batches whose means are kept, and steps that fit in memory.
+
+    Only the sizes of arrays are part of the compiled code: more steps, and so more draws, do not compile again.
+    """
+
+    batches: int = eqx.field(static=True)
+    count: int = eqx.field(static=True)  # samples of each source in a step
+    steps: Int[np.ndarray, ""]  # in a batch
+
+    @property
+    def samples(self) -> Int[np.ndarray, ""]:
+        return self.batches * self.steps * self.count
+
+
+def plan_for(samples: int, dimension: int) -> Plan:
+    """At most `samples`, and nearly as many; few batches where x is large, for memory."""
+    batches = int(np.clip(BATCH_ENTRIES // dimension, FEWEST_BATCHES, min(MOST_BATCHES, samples)))
+    each = samples // batches
+    largest = LARGEST_STEP if dimension <= 2**14 else LARGEST_STEP // 8
+    count = max(size for size in (1, 4, 16, 64, LARGEST_STEP) if size <= max(1, min(largest, each // 8)))
+    return Plan(batches, count, np.asarray(each // count, np.int32))
+
+
+def plan_for_all(rows: int, dimension: int) -> Plan:
+    """One batch of everything."""
+    count = min(rows, LARGEST_STEP if dimension <= 2**14 else LARGEST_STEP // 8)
+    return Plan(1, count, np.asarray(-(-rows // count), np.int32))
+
+
+class Means(NamedTuple):
+    """Batch means at a point: of the objective, the residuals, and whatever was pulled back."""
+
+    objective: Float[Array, " k"]
+    residuals: Float[Array, "k m"]
+    gradient: PyTree
+
+
+class View(NamedTuple):
+    """One step: what the oracle sees, and the share of each sample in the mean of its batch."""
+
+    look: Look
+    objective: Float[Array, " n"]
+    rows: tuple[Float[Array, "n 1"], ...]
+
+    def pull(self, multipliers: Rows, objective: float = 1.0) -> Vector:
+        """This step's part of  grad f + J^T y."""
+        rows = tuple(
+            jnp.broadcast_to(share * y, r.shape)
+            for share, y, r in zip(self.rows, multipliers, self.look.residuals, strict=True)
+        )
+        return self.look.pull((objective * self.objective, rows))[0]
+
+
+def batch_of(feeds: Feeds, key: Key[Array, ""], step: Int[Array, ""], count: int) -> Batch:
+    return Batch(
+        tuple(
+            None if feed is None else feed.take(jax.random.fold_in(key, i), step, count) for i, feed in enumerate(feeds)
+        )
+    )
+
+
+def shares(
+    oracle: Oracle, feeds: Feeds, step: Int[Array, ""], count: int, steps: ArrayLike
+) -> tuple[Float[Array, " n"], tuple[Float[Array, "n 1"], ...]]:
+    """The share of each sample in the batch mean: of the objective, and of each constraint."""
+    steps = jnp.asarray(steps, oracle.dtype)
+    by_source = [
+        jnp.full(1, 1 / steps, oracle.dtype) if feed is None else feed.weights(step, count, steps).astype(oracle.dtype)
+        for feed in feeds
+    ]
+    certain = jnp.full((1, 1), 1 / steps, oracle.dtype)
+    return by_source[0], tuple(certain if b.source is None else by_source[b.source][:, None] for b in oracle.blocks)
+
+
+def batch_means(
+    oracle: Oracle,
+    feeds: Feeds,
+    z: Vector,
+    key: Key[Array, ""],
+    plan: Plan,
+    gradient: Callable[[View], PyTree],
+    *,
+    apart: bool,
+) -> Means:
+    """One pass over the samples of a plan; `gradient` says what is to be pulled back from each step.
+
+    What is pulled back is kept for each batch, or (`apart=False`) only its mean over all of them.
+    """
+
+    def one_step(step: Int[Array, ""]) -> Means:
+        look = oracle.look(z, batch_of(feeds, key, step, plan.count))
+        objective, rows = shares(oracle, feeds, step, plan.count, plan.steps)
+        means = [jnp.sum(share * r, axis=0) for share, r in zip(rows, look.residuals, strict=True)]
+        residuals = jnp.concatenate(means) if means else jnp.zeros(0, oracle.dtype)
+        return Means(jnp.sum(objective * look.objective), residuals, gradient(View(look, objective, rows)))
+
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(one_step, jnp.int32(0)))
+
+    def one_batch(batch: Int[Array, ""]) -> Means:
+        first = batch * plan.steps
+
+        def add(step: Int[Array, ""], total: Means) -> Means:
+            return jax.tree.map(jnp.add, total, one_step(first + step))
+
+        return jax.lax.fori_loop(0, plan.steps, add, nothing)
+
+    numbers = jnp.arange(plan.batches, dtype=jnp.int32)
+    if apart:
+        return jax.lax.map(one_batch, numbers)
+
+    def merge(total: PyTree, batch: Int[Array, ""]) -> tuple[PyTree, Means]:
+        seen = one_batch(batch)
+        return jax.tree.map(lambda a, b: a + b / plan.batches, total, seen.gradient), seen._replace(gradient=None)
+
+    total, seen = jax.lax.scan(merge, nothing.gradient, numbers)
+    return seen._replace(gradient=total)

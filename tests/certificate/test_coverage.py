@@ -1,0 +1,40 @@
+"""Coverage, in short; `benchmarks/coverage.py` has every case with 2,000 repetitions.
+
+200 repetitions of intervals of 95 %: fewer than 176 covered happen with probability below 1e-4 if the coverage is 95 %:
+these tests together raise a false alarm with probability below 1e-3.
+"""
+
+import numpy as np
+import pytest
+from benchmarks.coverage import cases, oracle_width, repeat
+
+REPETITIONS, DRAWS, LEAST = 200, 448, 176
+BY_NAME = {case.name: case for case in cases()}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "interior",
+        "face of a box, solution",
+        "active, solution, fitted",
+        "simplex vertex, degenerate",
+    ],
+)
+def test_intervals_hold_the_truth_and_are_not_long(name):
+    case = BY_NAME[name]
+    out = repeat(case, REPETITIONS, DRAWS)
+    for measure, covered in out.covered.items():
+        assert np.sum(covered) >= LEAST, measure
+    oracle = oracle_width(case, DRAWS * (2 if case.fitted else 1))
+    if np.isfinite(oracle):
+        assert np.mean(out.high - out.low) <= 2.5 * oracle
+    if name == "face of a box, solution":
+        assert np.all(out.truth == 0)
+        assert np.sum(out.low == 0) >= LEAST
+
+
+def test_heavy_tails_never_break_the_coverage_in_silence():
+    out = repeat(BY_NAME["infinite variance (1.7)"], REPETITIONS, DRAWS)
+    assert np.sum(out.covered["stationarity"] | out.warned) >= LEAST
+    assert np.mean(out.warned) > 0.6
