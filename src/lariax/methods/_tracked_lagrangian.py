@@ -25,6 +25,7 @@ from lariax.oracle import Batch, Look, Oracle, Vector, for_each
 WINDOW = 100  # iterations that a running mean looks back
 EVERY = 8  # iterations between two measurements of drift and curvature,
 OFTEN = 64  # after this many iterations in which they are measured each time
+HASTE = 4.0  # in the first thousand iterations steps may be this much noisier: arriving comes before averaging
 FAR = 10.0  # a remembered curvature this many times the recent ones is not believed much longer
 FORCE = 4.0  # ||J^T y|| stays below FORCE times the recent maximum of ||grad f||, a penalty step below half of that
 
@@ -182,18 +183,17 @@ class TrackedLagrangian(AbstractMethod):
             innovation=_square(jnp.mean(h0, axis=0) - s.gradient),
         )
 
-        # shrink the steps when all is noise, and the steps add too much to it
+        # shrink the steps when they add too much to the noise, measured by what there is to gain
         weight = diagonal(shape.penalty)
         violation = _violation(oracle, s)
         signal = jnp.maximum(
             _square(x - s.x) / (eta**2 * s.of_gradient.error + _tiny(oracle)),
-            violation
-            @ times(shape.penalty, violation)
+            jnp.vdot(violation, times(shape.penalty, violation))
             / (4 * jnp.vdot(weight, s.of_constraints.error) + _tiny(oracle)),
         )
-        may = (DRIFT + 0.4 / (1 + k / 1000)) * jnp.maximum(1, signal)
-        too_long = (curvature.drift > may * alpha_g**2 * of_gradient.noise) | (
-            jnp.vdot(weight, of_constraints.drift) > may * jnp.vdot(weight, alpha_u**2 * of_constraints.noise)
+        allowed = DRIFT * (1 + HASTE / (1 + k / 1000)) * jnp.clip(signal, 1, 1e6)
+        too_long = (curvature.drift > allowed * alpha_g**2 * of_gradient.noise) | (
+            jnp.vdot(weight, of_constraints.drift) > allowed * jnp.vdot(weight, alpha_u**2 * of_constraints.noise)
         )
         change = jnp.minimum(0.02, rate / 2)
         scale = jnp.clip(s.scale * jnp.where(too_long, 1 - change, 1 + change), 1e-4, 1)
