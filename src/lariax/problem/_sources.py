@@ -98,6 +98,8 @@ class Dataset(AbstractSource):
 
     Rows are drawn with replacement. With `epochs=True` they come in reshuffled passes instead: the rows of one
     iteration are distinct, and every row is seen once in a pass (but for a remainder too small for an iteration).
+    The rows still to come in a pass then depend on those that have gone, and an estimate that remembers rows (a tracked
+    constraint) is biased by the order of 1 / rows: draw with replacement from small data.
 
     >>> import jax.numpy as jnp, lariax as lx
     >>> rows = lx.Dataset({"features": jnp.ones((100, 3)), "label": jnp.ones(100)})
