@@ -166,6 +166,8 @@ def _slope(
     mean: Vector,
 ) -> Callable[[Vector], Vector]:
     """R' of a deviation; where it is not finite (coinciding singular values), a secant as long as the error."""
+    if "svd" not in str(jax.make_jaxpr(residual)(mean)):
+        return derivative
     root = np.sqrt(means.shape[0])
     smooth = jnp.all(jnp.isfinite(derivative(means[0] - mean)))
 

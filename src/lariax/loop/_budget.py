@@ -36,12 +36,11 @@ class Budget:
 class Pace:
     """How many iterations to run in one compiled call: about `GLANCE` seconds' worth, learned on the way."""
 
-    block: int
-    rate: float = 0.0  # iterations a second, 0 until measured
+    rate: float = 0.0  # iterations a second, 0 until measured; the first call compiles, and is one iteration long
 
     def next_stop(self, iteration: int, last: int | None, budget: Budget) -> int:
         seconds = GLANCE if budget.seconds is None else min(GLANCE, max(budget.seconds - budget.elapsed(), 0))
-        span = max(int(seconds * self.rate), self.block)
+        span = max(int(seconds * self.rate), 1)
         stop = iteration + span
         return stop if last is None else min(stop, last)
 

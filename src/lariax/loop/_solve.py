@@ -140,7 +140,7 @@ def _fresh(problem: Problem, x0: PyTree, method: Any, batch_size: int | None, se
     batch_size = 1 if batch_size is None else batch_size
     seed = 0 if seed is None else seed
     output = "last" if output is None else output
-    if not isinstance(batch_size, int) or batch_size < 1:
+    if not isinstance(batch_size, int | np.integer) or batch_size < 1:
         raise ValueError(f"batch_size must be a positive integer, found {batch_size!r}.")
     if output not in OUTPUTS:
         raise ValueError(f"output must be one of {', '.join(map(repr, OUTPUTS))}, found {output!r}.")
@@ -148,13 +148,13 @@ def _fresh(problem: Problem, x0: PyTree, method: Any, batch_size: int | None, se
     method, choice = _choose(method, problem)
     feeder = Feeder(problem.sources)
     structures = feeder.structures()
-    batch_size = max(batch_size, method.smallest_batch)
+    batch_size = max(int(batch_size), method.smallest_batch)
     oracle = bind(problem, x, structures, batch_size=batch_size, copies=method.copies, has_slacks=method.wants_slacks)
     method = _in_precision(method.prepare(oracle, x), oracle.dtype)
     beat = rhythm(oracle, method, structures)
     fed = feeder.start(beat.start, beat.block, oracle.sample_counts)
     key = seed if _is_key(seed) else jax.random.key(seed)
-    traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((x, key, method)))
+    traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((x, key, method, oracle)))
     compiled = begin_traced if traced else begin
     run, finite, evaluations = compiled(oracle, method, x, key, fed, beat, output == "random")
     if not traced:
@@ -315,7 +315,7 @@ def _solve_on_host(
         last = looks.last_iteration(first, last, budget.draws - (0 if start.earlier else beat.start * per_iteration))
     every = record_every or record_interval(last, first)
     ledger = Ledger(start.earlier, per_iteration, beat.start, oracle.rows)
-    pace = Pace(beat.block)
+    pace = Pace()
     iteration, status, sight = first, "budget", None
     each: Any = 0  # evaluations an iteration
     with ProgressBar(progress, first, last, budget) as bar:

@@ -22,7 +22,9 @@ def as_point(problem: Problem, x0: PyTree) -> PyTree[Array]:
     """x0 as arrays within the set, in its own precision."""
     x = as_arrays(problem, x0, "x0", stacklevel=5)
     inside = problem.within.contains(x)
-    if isinstance(inside, jax.core.Tracer) or bool(inside):
+    if isinstance(inside, jax.core.Tracer):
+        return problem.within.project(x)
+    if bool(inside):
         return x
     warnings.warn(
         f"x0 lies outside within={type(problem.within).__name__}; the run starts from its projection.",

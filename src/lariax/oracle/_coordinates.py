@@ -28,15 +28,17 @@ class Coordinates:
 
     @property
     def dtype(self) -> Any:
-        """The precision of the arithmetic: the widest of the leaves."""
-        return jnp.result_type(*self.dtypes)
+        """The precision of the arithmetic: the widest of the leaves, and at least single."""
+        return jnp.promote_types(jnp.result_type(*self.dtypes), jnp.float32)
 
     def ravel(self, x: PyTree[Array]) -> Float[Array, " d"]:
         return jnp.concatenate([jnp.ravel(leaf).astype(self.dtype) for leaf in jax.tree.leaves(x)])
 
-    def unravel(self, vector: Float[Array, " d"]) -> PyTree[Array]:
+    def unravel(self, vector: Float[Array, " d"], cast: bool = True) -> PyTree[Array]:
+        """The pytree of a vector; `cast` gives every leaf its own precision again."""
         leaves, start = [], 0
         for shape, dtype in zip(self.shapes, self.dtypes, strict=True):
-            leaves.append(vector[start : start + prod(shape)].reshape(shape).astype(dtype))
+            leaf = vector[start : start + prod(shape)].reshape(shape)
+            leaves.append(leaf.astype(dtype) if cast else leaf)
             start += prod(shape)
         return jax.tree.unflatten(self.structure, leaves)

@@ -298,8 +298,9 @@ class Oracle(eqx.Module):
         """The proximal map of h and the projection on X, with slacks kept non-negative."""
         steps: PyTree = step_size
         if self.scaling is not None:  # a step of 1 in z is one of scaling^2 in x, entry by entry
-            steps = self.coordinates.unravel(jnp.asarray(step_size) * self.scaling**2)
-        simple = self.problem.simple.prox(self.x_of(z), steps)
+            steps = self.coordinates.unravel(jnp.asarray(step_size) * self.scaling**2, cast=False)
+        x = self.coordinates.unravel(self._user(z), cast=False)  # a leaf of low precision keeps its long tail
+        simple = self.problem.simple.prox(x, steps)
         return self._point(self._scaled(self.coordinates.ravel(simple)), jnp.maximum(self._parts(z)[1], 0))
 
     def repelled(self, partners: Float[Array, "n m"], own: Float[Array, "n m"]) -> Float[Array, "n m"]:
@@ -329,8 +330,7 @@ class Oracle(eqx.Module):
 
     def x_of(self, z: Vector) -> PyTree[Array]:
         """The user's x."""
-        vector = self._parts(z)[0]
-        return self.coordinates.unravel(vector if self.scaling is None else self.scaling * vector)
+        return self.coordinates.unravel(self._user(z))
 
     def named_values(self, residuals: Float[Array, " m"], z: Vector) -> dict[str, Array]:
         """Residuals (slacks included) as estimates of E[fun], in the user's own units and shapes."""
@@ -343,7 +343,8 @@ class Oracle(eqx.Module):
         return values
 
     def named_multipliers(self, multipliers: Float[Array, " m"]) -> dict[str, Array]:
-        """Multipliers with the user's sign: L = f + sum y . fun."""
+        """Multipliers with the user's sign: L = f + sum y . fun. An estimate on the wrong side for an inequality is 0."""
+        multipliers = jnp.where(self.inequality, jnp.maximum(multipliers, 0), multipliers)
         signs = {name: constraint.sign for name, constraint in self.problem.constraints.items()}
         named = {block.name: multipliers[block.rows].reshape(block.shape) for block in self.blocks}
         return {name: jnp.where(y == 0, 0, signs[name] * y) for name, y in named.items()}  # no negative zeros
@@ -358,6 +359,11 @@ class Oracle(eqx.Module):
         return tuple(vector[None, block.rows] for block in self.blocks)
 
     # --- inside
+
+    def _user(self, z: Vector) -> Vector:
+        """From the method's coordinates to the user's, without the slacks."""
+        vector = self._parts(z)[0]
+        return vector if self.scaling is None else self.scaling * vector
 
     def _scaled(self, vector: Vector) -> Vector:
         """From the user's coordinates to the method's."""
