@@ -94,6 +94,11 @@ def test_conformance(method, simple, source, precision):
     assert float(jnp.abs(jnp.trace(result.x) - 1.0)) < 0.3
     assert set(result.multipliers) == set(problem.constraints)
 
+    # multipliers have the documented sign
+    assert all(
+        (np.asarray(result.multipliers[name]) >= 0).all() for name in ("order", "size") if name in result.multipliers
+    )
+
     # what it cost is told, and told in the history
     assert result.iterations == 300
     start = result.continuation.settings.rhythm.start

@@ -133,6 +133,7 @@ WRONG = {
         "found a Dataset of 3 rows",
     ),
     "negative penalty": (lambda: lx.QuadraticPenalty(penalty=-1.0), ValueError, "penalty must be positive"),
+    "a step in words": (lambda: lx.QuadraticPenalty(step_size="0.1"), TypeError, "found the text '0.1'"),
     "no step": (lambda: lx.QuadraticPenalty(step_size=0.0), ValueError, "step_size must be positive"),
 }
 
@@ -168,13 +169,18 @@ class TestContinuation:
         [
             ({"batch_size": 4}, "keeps its batch_size=2, found 4"),
             ({"output": "random"}, "keeps its output='last'"),
-            ({"seed": 4}, "keeps its seed and method"),
-            ({"method": lx.QuadraticPenalty(0.2)}, "keeps its seed and method"),
+            ({"seed": 4}, "keeps its seed"),
+            ({"method": lx.QuadraticPenalty(0.2)}, "keeps its method"),
         ],
     )
     def test_keeps_its_settings(self, part, more, text):
         with pytest.raises(ValueError, match=text):
             lx.solve(part.continuation.oracle.problem, part, iterations=5, **more)
+
+    def test_the_same_settings_may_be_said_again(self, part):
+        p, said = part.continuation.oracle.problem, {"batch_size": 2, "seed": 3, "output": "last"}
+        again = lx.solve(p, part, method=lx.TrackedLagrangian(), iterations=5, **said)
+        np.testing.assert_array_equal(again.x, lx.solve(p, part, iterations=5).x)
 
     def test_belongs_to_its_problem(self, part):
         other = problem(constraints={"c": lx.Equal(lambda x, z: x)})

@@ -186,6 +186,22 @@ class TestLinear:
         assert linear.norm() == pytest.approx(np.sqrt(eigenvalues[-1]), rel=1e-6)
         assert linear.smallest_eigenvalue() == pytest.approx(eigenvalues[eigenvalues > 1e-9][0], rel=1e-5)
 
+    def test_rank_in_single_precision(self):
+        matrix = np.array([[0.3, 0.7, 0.1], [0.2, 0.5, 0.9], [0.5, 1.2, 1.0]], np.float32)  # the third is the sum
+        singular = np.linalg.svd(matrix.astype(float))[1]
+        assert lx.Linear(matrix, np.zeros(3, np.float32)).smallest_eigenvalue() == pytest.approx(
+            singular[1] ** 2, rel=1e-4
+        )
+
+    def test_many_rows_with_a_transposed_product(self):
+        """300 rows that tie two halves of x together: no matrix is formed, the user's two products are enough."""
+        pair = (lambda x: x[:300] - x[300:], lambda w: jnp.concatenate([w, -w]))
+        linear = lx.Linear(pair, [0.0] * 300, shape=(300, 600))
+        target = jnp.linspace(0.0, 1.0, 600)
+        problem = lx.Problem(lambda x: 0.5 * jnp.sum((x - target) ** 2), constraints={"tie": linear})
+        result = lx.solve(problem, jnp.zeros(600), iterations=500)
+        np.testing.assert_allclose(result.x, jnp.tile((target[:300] + target[300:]) / 2, 2), atol=1e-3)
+
     def test_what_is_known_need_not_be_computed(self):
         linear = lx.Linear(A, B, norm=2.0, smallest=0.5)
         assert (linear.norm(), linear.smallest_eigenvalue()) == (2.0, 0.5)

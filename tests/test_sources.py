@@ -115,6 +115,35 @@ class TestStream:
         assert result.iterations == 4  # 11 rows: 2 for the start, 2 an iteration, 1 left over
         assert not result.success
 
+    def test_an_interrupt_loses_no_rows(self):
+        rows = np.random.default_rng(0).normal(size=(700, 2))
+
+        class Loader:
+            """Interrupted once, in the middle."""
+
+            def __init__(self, interrupt_at):
+                self.at, self.interrupt_at = 0, interrupt_at
+
+            def __iter__(self):
+                return self
+
+            def __next__(self):
+                if self.at == self.interrupt_at:
+                    self.interrupt_at = None
+                    raise KeyboardInterrupt
+                if self.at >= len(rows):
+                    raise StopIteration
+                self.at += 10
+                return rows[self.at - 10 : self.at]
+
+        method = lx.QuadraticPenalty(step_size=0.01)
+        whole = lx.solve(self.problem(lx.Stream(Loader(None))), jnp.ones(2), method, iterations=340)
+        problem = self.problem(lx.Stream(Loader(600)))
+        part = lx.solve(problem, jnp.ones(2), method, iterations=340)
+        assert part.status == "interrupted"
+        rest = lx.solve(problem, part, iterations=340 - part.iterations)
+        np.testing.assert_array_equal(rest.x, whole.x)
+
     def test_repeats_when_asked(self):
         stream = lx.Stream([np.ones((9, 2))], repeat=True)
         result = lx.solve(self.problem(stream), jnp.ones(2), lx.QuadraticPenalty(step_size=0.01), iterations=100)

@@ -28,7 +28,7 @@ from lariax.certificate._draws import (
 from lariax.certificate._interval import Bounds, Level, length_interval, level, mean_intervals
 from lariax.certificate._multipliers import fit_multipliers
 from lariax.oracle import Block, Oracle, Vector, as_arrays, bind, sample_structure
-from lariax.problem import AbstractSource, Dataset, Problem, Stratified, Stream, describe_shape
+from lariax.problem import AbstractSource, Dataset, Problem, Stratified, Stream, as_key, describe_shape
 from lariax.prox import Zero
 from lariax.sets import Everything
 
@@ -93,7 +93,7 @@ def certify(
     True
     """
     _check(problem, draws, confidence, on)
-    key = seed if _is_key(seed) else jax.random.key(seed)
+    key = as_key(seed)
     point = as_arrays(problem, x, "x")
     fitted = multipliers is None
     ask = _Ask(draws, confidence, float(jnp.finfo(jnp.result_type(*jax.tree.leaves(point))).eps ** 0.5))
@@ -127,10 +127,6 @@ def _check(problem: Any, draws: Any, confidence: Any, on: Any) -> None:
         raise ValueError(f"on must be one of {', '.join(map(repr, ON))}, found {on!r}.")
     if on == "heldout" and problem.heldout is None:
         raise ValueError('on="heldout" needs a problem with heldout=, found none. Give lx.Problem a source for it.')
-
-
-def _is_key(seed: Any) -> bool:
-    return isinstance(seed, jax.Array) and jnp.issubdtype(seed.dtype, jax.dtypes.prng_key)
 
 
 class _Ask(NamedTuple):

@@ -1,6 +1,5 @@
 """From host streams to the compiled loop: rows in the order in which they come, cut into iterations."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -8,24 +7,25 @@ import numpy as np
 from jaxtyping import PyTree
 
 from lariax.oracle import sample_structure
-from lariax.problem import AbstractSource, Stream, describe_shape, leading_axis
+from lariax.problem import AbstractSource, Stream, describe_shape
 
 
 class StreamReader:
-    """Reads rows of a `Stream` on demand, whatever the sizes of its batches."""
+    """Reads rows of a `Stream` on demand, whatever the sizes of its batches. Rows read are kept until handed out, so an
+    interrupt on the way loses none."""
 
     def __init__(self, stream: Stream):
-        self._batches: Iterator[PyTree] = stream.read()
+        self._batches = stream.read()
+        self._pieces: list[PyTree] = []
         self.structure: PyTree = None
-        first = self._next_batch()
-        if first is None:
+        if not self._read():
             raise ValueError("the Stream ended before its first row. A generator can be read once: make a new one.")
-        self._left = first  # rows read and not yet handed out
 
-    def _next_batch(self) -> PyTree:
+    def _read(self) -> bool:
+        """One more batch; False if there is none."""
         batch = next(self._batches, None)
         if batch is None:
-            return None
+            return False
         batch = jax.tree.map(np.asarray, batch)
         found = jax.tree.map(lambda rows: jax.ShapeDtypeStruct(rows.shape[1:], rows.dtype), batch)
         if self.structure is None:
@@ -35,16 +35,15 @@ class StreamReader:
                 f"a batch of the Stream has rows of {describe_shape(found)}, the first had "
                 f"{describe_shape(self.structure)}. Every row must have the same shape and type."
             )
-        return batch
+        self._pieces.append(batch)
+        return True
 
     def take(self, count: int) -> PyTree:
         """The next `count` rows, or as many as there are."""
-        pieces, have = [self._left], _rows(self._left)
-        while have < count and (batch := self._next_batch()) is not None:
-            pieces.append(batch)
-            have += leading_axis(batch, "a batch of the Stream")
-        rows = jax.tree.map(lambda *parts: np.concatenate(parts), *pieces)
-        self._left = jax.tree.map(lambda array: array[count:], rows)
+        while sum(map(_rows, self._pieces)) < count and self._read():
+            pass
+        rows = jax.tree.map(lambda *parts: np.concatenate(parts), *self._pieces)
+        self._pieces = [jax.tree.map(lambda array: array[count:], rows)]
         return jax.tree.map(lambda array: array[:count], rows)
 
 

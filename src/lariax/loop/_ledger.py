@@ -36,12 +36,8 @@ class Ledger:
         """The last row."""
         return jax.tree.map(lambda column: column[-1], self._tables[-1]) if self._tables else {}
 
-    def history(self, sound_until: int | None) -> History:
-        """The whole table; after a divergence only the rows up to the last sound iteration."""
+    def history(self) -> History:
+        """The whole table."""
         if not self._tables:
-            return History({})
-        table = jax.tree.map(lambda *columns: np.concatenate(columns), *self._tables)
-        if sound_until is not None:
-            keep = table["iteration"] <= sound_until
-            table = jax.tree.map(lambda column: column[keep], table)
-        return History(table)
+            return History({name: np.zeros(0) for name in ("iteration", "draws", "seconds", "objective")})
+        return History(jax.tree.map(lambda *columns: np.concatenate(columns), *self._tables))

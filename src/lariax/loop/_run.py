@@ -1,6 +1,7 @@
 """The one compiled loop. It knows of no method, no clock and no file.
 
-    blocks            samples for T iterations are drawn at once; finiteness is judged at the end of a block
+    blocks            samples for T iterations are drawn at once; finiteness is judged at the end of a block, and if it
+                      is lost, the block is gone through again to find where
       segments        up to the next iteration that is to be recorded or picked
         iterations    method.step, and nothing else
 
@@ -31,9 +32,7 @@ class Run(NamedTuple):
     key: Key[Array, ""]
     iteration: Int[Array, ""]  # the last one completed
     state: State
-    finite: Bool[Array, ""]
-    sound: Answer  # the answer at the last block boundary, to fall back on
-    sound_at: Int[Array, ""]
+    finite: Bool[Array, ""]  # False: the next iteration leaves the range of floating point
     picked: Answer | None  # the answer after an iteration drawn uniformly from those completed; None: not wanted
     next_pick: Int[Array, ""]
     next_refresh: Int[Array, ""]
@@ -59,8 +58,9 @@ class Rhythm(NamedTuple):
 
 
 class Records(NamedTuple):
-    """Rows of history, the first `filled` of them in use."""
+    """Rows of history, the first `filled` of them in use, and the evaluations made meanwhile."""
 
+    evaluations: Int[Array, ""]
     filled: Int[Array, ""]
     rows: PyTree
 
@@ -112,13 +112,11 @@ def _begin(
         iteration=jnp.int32(0),
         state=state,
         finite=jnp.asarray(True),
-        sound=answer,
-        sound_at=jnp.int32(0),
         picked=answer if pick else None,
         next_pick=jnp.int32(1 if pick else NEVER),
         next_refresh=rhythm.next_refresh(jnp.int32(0)),
     )
-    return run, finite, jnp.int32(sum(tally))
+    return run, finite, jnp.int32(round(sum(tally)))
 
 
 begin_traced = eqx.filter_jit(_begin)
@@ -137,20 +135,22 @@ def advance(
     fed: PyTree,
     rhythm: Rhythm,
     capacity: int,
-) -> tuple[Run, Records, Int[Array, ""]]:
-    """Iterations run.iteration + 1 .. stop (or to the end of the block in which the run diverges).
+) -> tuple[Run, Records]:
+    """Iterations run.iteration + 1 .. stop, or up to the last one whose state is finite.
 
-    Also returns the rows recorded on the way (every iteration that `every` divides; at most `capacity`) and the number
-    of evaluations an iteration takes.
+    Also returns the rows recorded on the way: every iteration that `every` divides; at most `capacity`.
     """
-    with counting() as tally:
-        tickets, _ = oracle.draw(run.key, jnp.arange(1), oracle.caches(1), jax.tree.map(lambda rows: rows[:1], fed))
-        batch = oracle.fetch(jax.tree.map(lambda ticket: ticket[0], tickets))
-        jax.eval_shape(lambda: method.step(oracle, run.state, jnp.ones((), oracle.dtype), batch))
+    tickets, _ = oracle.draw(run.key, jnp.arange(1), oracle.caches(1), jax.tree.map(lambda rows: rows[:1], fed))
+    batches = jax.vmap(oracle.fetch, axis_size=1)(tickets)
+    with counting() as per_iteration:
+        jax.eval_shape(lambda: method.step(oracle, run.state, jnp.ones((), oracle.dtype), batches.first))
+    with counting() as per_refresh:
+        if rhythm.window:
+            jax.eval_shape(lambda: method.refresh(oracle, run.state, batches, run.key))
 
     def append(records: Records, row: PyTree) -> Records:
         rows = jax.tree.map(lambda column, value: column.at[records.filled].set(value), records.rows, row)
-        return Records(records.filled + 1, rows)
+        return records._replace(filled=records.filled + 1, rows=rows)
 
     def k_of(iteration: Array) -> Array:
         return iteration.astype(oracle.dtype)
@@ -159,8 +159,7 @@ def advance(
         run, records, caches = carry
         place = (run.iteration + rhythm.start) // rhythm.block * rhythm.block
         first = place - rhythm.shift  # the iteration at the first place of the block
-        boundary = first + rhythm.block - 1
-        last = jnp.minimum(boundary, stop)
+        last = jnp.minimum(first + rhythm.block - 1, stop)
         tickets, caches = oracle.draw(run.key, place + jnp.arange(rhythm.block), caches, fed)
 
         def batch_of(iteration: Array) -> Batch:
@@ -176,42 +175,54 @@ def advance(
         def iterate(iteration: Array, state: State) -> State:
             return method.step(oracle, state, k_of(iteration), batch_of(iteration))
 
-        def segment(carry: tuple[Run, Records]) -> tuple[Run, Records]:
-            run, records = carry
+        def segment(carry: tuple[Run, Records, Array]) -> tuple[Run, Records, Array]:
+            run, records, until = carry
             next_record = (run.iteration // every + 1) * every
-            end = jnp.minimum(last, jnp.minimum(next_record, jnp.minimum(run.next_pick, run.next_refresh)))
+            end = jnp.minimum(until, jnp.minimum(next_record, jnp.minimum(run.next_pick, run.next_refresh)))
+            evaluations = records.evaluations + round(sum(per_iteration)) * (end - run.iteration)
             state = jax.lax.fori_loop(run.iteration + 1, end + 1, iterate, run.state)
             run = run._replace(iteration=end, state=state)
             if rhythm.window:
+                evaluations += jnp.where(end == run.next_refresh, rhythm.window * round(sum(per_refresh)), 0)
                 run = jax.lax.cond(end == run.next_refresh, refreshed, lambda run: run, run)
             if run.picked is not None:
                 run = jax.lax.cond(end == run.next_pick, lambda run: _pick(oracle, method, run), lambda run: run, run)
-            return run, jax.lax.cond(
+            records = jax.lax.cond(
                 end == next_record,
                 lambda: append(records, _row(oracle, method, run, batch_of(end))),
                 lambda: records,
             )
+            return run, records._replace(evaluations=evaluations), until
 
-        run, records = jax.lax.while_loop(lambda c: c[0].iteration < last, segment, (run, records))
-        finite = _all_finite(run.state)
-        keep = finite & (run.iteration == boundary)
-        now = method.answer(oracle, run.state, k_of(run.iteration)), run.iteration
-        sound, sound_at = jax.tree.map(lambda new, old: jnp.where(keep, new, old), now, (run.sound, run.sound_at))
-        return run._replace(finite=finite, sound=sound, sound_at=sound_at), records, caches
+        def narrow(carry: tuple[Run, Records, Array, Array]) -> tuple[Run, Records, Array, Array]:
+            """From the start of the block up to `until`, kept if finite; if not, the end is sought by bisection."""
+            sound, kept, bad, until = carry
+            new, rows, _ = jax.lax.while_loop(lambda c: c[0].iteration < until, segment, (run, records, until))
+            finite = _all_finite(new.state)
+            sound, kept = jax.lax.cond(finite, lambda: (new, rows), lambda: (sound, kept))
+            bad = jnp.where(finite, bad, until)
+            return sound, kept, bad, (sound.iteration + bad) // 2
 
-    row = jax.eval_shape(lambda: _row(oracle, method, run, batch))
-    empty = Records(jnp.int32(0), jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), row))
+        sound, kept, _, _ = jax.lax.while_loop(
+            lambda c: (c[0].iteration < last) & (c[2] - c[0].iteration > 1), narrow, (run, records, last + 1, last)
+        )
+        return sound._replace(finite=sound.iteration == last), kept, caches
+
+    row = jax.eval_shape(lambda: _row(oracle, method, run, batches.first))
+    empty = Records(
+        jnp.int32(0), jnp.int32(0), jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), row)
+    )
     run, records, _ = jax.lax.while_loop(
         lambda carry: (carry[0].iteration < stop) & carry[0].finite,
         one_block,
         (run, empty, oracle.caches(rhythm.block)),
     )
-    return run, records, jnp.int32(sum(tally))
+    return run, records
 
 
 def conclude(oracle: Oracle, method: AbstractMethod, run: Run) -> tuple[PyTree, dict[str, Array], Bool[Array, ""]]:
-    """The user's x and multipliers (of the last iteration or of the picked one; if the run diverged, the last sound),
-    and whether the method found the constraints to be infeasible there."""
+    """The user's x and multipliers, of the last iteration or of the picked one, and whether the method found the
+    constraints to be infeasible there."""
     x, multipliers, infeasible = _conclude(oracle, method, run)
     return x, {block.name: multipliers[block.name] for block in oracle.blocks}, infeasible  # jit has sorted the names
 
@@ -222,7 +233,6 @@ def _conclude(oracle: Oracle, method: AbstractMethod, run: Run) -> tuple[PyTree,
         answer = method.answer(oracle, run.state, run.iteration.astype(oracle.dtype))
     else:
         answer = run.picked
-    answer = jax.tree.map(lambda wanted, sound: jnp.where(run.finite, wanted, sound), answer, run.sound)
     infeasible = run.finite & method.infeasible(oracle, run.state)
     return oracle.x_of(answer.point), oracle.named_multipliers(answer.multipliers), infeasible
 

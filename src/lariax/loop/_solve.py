@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,7 +21,7 @@ from lariax.loop._result import Continuation, History, Result, Settings, outcome
 from lariax.loop._run import NEVER, Run, advance, begin, begin_traced, conclude, rhythm
 from lariax.methods import AbstractMethod, TrackedLagrangian
 from lariax.oracle import Oracle, as_point, bind
-from lariax.problem import Linear, LinearSystem, Problem
+from lariax.problem import Linear, LinearSystem, Problem, as_key
 
 OUTPUTS = ("last", "random", "best")
 
@@ -153,7 +154,7 @@ def _fresh(problem: Problem, x0: PyTree, method: Any, batch_size: int | None, se
     method = _in_precision(method.prepare(oracle, x), oracle.dtype)
     beat = rhythm(oracle, method, structures)
     fed = feeder.start(beat.start, beat.block, oracle.sample_counts)
-    key = seed if _is_key(seed) else jax.random.key(seed)
+    key = as_key(seed)
     traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((x, key, method, oracle)))
     compiled = begin_traced if traced else begin
     run, finite, evaluations = compiled(oracle, method, x, key, fed, beat, output == "random")
@@ -169,16 +170,13 @@ def _continued(
     before = earlier.continuation
     if before is None:
         raise ValueError("a run that was traced (jit, vmap) cannot be continued. Start a new run from result.x.")
-    kept = {"batch_size": before.settings.batch_size, "output": before.settings.output}
-    for name, value in (("batch_size", batch_size), ("output", output)):
-        if value not in (None, kept[name]):
-            raise ValueError(
-                f"a continued run keeps its {name}={kept[name]!r}, found {value!r}. Start a new run from result.x."
-            )
-    if seed is not None or method not in ("auto", before.method):
-        raise ValueError("a continued run keeps its seed and method. Start a new run from result.x to change them.")
     if earlier.status == "diverged":
         raise ValueError("a diverged run cannot go on. Start a new run from result.x with a smaller step size.")
+    settings = before.settings
+    if batch_size is not None and max(int(batch_size), before.method.smallest_batch) != settings.batch_size:
+        raise ValueError(_keeps("batch_size", settings.batch_size, batch_size))
+    if output not in (None, settings.output):
+        raise ValueError(_keeps("output", settings.output, output))
     oracle = bind(
         problem,
         earlier.x,
@@ -187,12 +185,22 @@ def _continued(
         copies=before.method.copies,
         has_slacks=before.method.wants_slacks,
     )
+    if seed is not None and not eqx.tree_equal(jax.random.key_data(as_key(seed)), jax.random.key_data(before.run.key)):
+        raise ValueError("a continued run keeps its seed. Start a new run from result.x to change it.")
+    if not isinstance(method, str):
+        given = _choose(method, problem)[0]
+        if not eqx.tree_equal(_in_precision(given.prepare(oracle, earlier.x), oracle.dtype), before.method):
+            raise ValueError("a continued run keeps its method. Start a new run from result.x to change it.")
     if (oracle.blocks, oracle.coordinates) != (before.oracle.blocks, before.oracle.coordinates):
         raise ValueError(
             f"this result belongs to a problem with constraints {_lengths(before.oracle)}, found {_lengths(oracle)}. "
             "Names, order and lengths must stay; start a new run from result.x otherwise."
         )
     return _Start(oracle, before.method, before.run, before.settings, before.feeder, 0, False, earlier.choice, earlier)
+
+
+def _keeps(name: str, kept: Any, found: Any) -> str:
+    return f"a continued run keeps its {name}={kept!r}, found {found!r}. Start a new run from result.x."
 
 
 def _lengths(oracle: Oracle) -> dict[str, int]:
@@ -203,7 +211,7 @@ def _choose(method: Any, problem: Problem) -> tuple[AbstractMethod, str]:
     """The method, and a word on the choice if it was ours."""
     if isinstance(method, AbstractMethod):
         return method, ""
-    if method != "auto":
+    if not (isinstance(method, str) and method == "auto"):
         raise TypeError(f'method must be "auto" or a method such as lx.TrackedLagrangian(), found {method!r}.')
     constraints = problem.constraints.values()
     if not constraints:
@@ -215,10 +223,6 @@ def _choose(method: Any, problem: Problem) -> tuple[AbstractMethod, str]:
     else:
         why = "constraints are random, and it is unbiased without a step size or penalty to choose"
     return TrackedLagrangian(), f'method="auto" took TrackedLagrangian: {why}.'
-
-
-def _is_key(seed: Any) -> bool:
-    return isinstance(seed, jax.Array) and jnp.issubdtype(seed.dtype, jax.dtypes.prng_key)
 
 
 def _in_precision(method: AbstractMethod, dtype: Any) -> AbstractMethod:
@@ -267,7 +271,7 @@ def _solve_traced(start: _Start, budget: Budget, record_every: int | None, watch
             'tolerance=, output="best" or Stream.'
         )
     every = record_every or record_interval(last, 0)
-    run, records, each = advance(
+    run, records = advance(
         oracle,
         start.method,
         start.run,
@@ -285,7 +289,7 @@ def _solve_traced(start: _Start, budget: Budget, record_every: int | None, watch
         multipliers=multipliers,
         iterations=run.iteration,
         draws=(run.iteration + beat.start) * per_iteration,
-        evaluations=start.evaluations + run.iteration * each,
+        evaluations=start.evaluations + records.evaluations,
         seconds=jnp.zeros(()),
         history=History(rows),
         outcome=jnp.where(run.finite, outcome("budget"), outcome("diverged")),
@@ -317,7 +321,7 @@ def _solve_on_host(
     ledger = Ledger(start.earlier, per_iteration, beat.start, oracle.rows)
     pace = Pace()
     iteration, status, sight = first, "budget", None
-    each: Any = 0  # evaluations an iteration
+    evaluations = int(start.earlier.evaluations if start.earlier else start.evaluations)
     with ProgressBar(progress, first, last, budget) as bar:
         try:
             while (last is None or iteration < last) and not budget.out_of_time():
@@ -333,10 +337,11 @@ def _solve_on_host(
                         break
                     stop = min(stop, available - beat.shift)
                 began = budget.elapsed()
-                run, records, each = jax.block_until_ready(
+                run, records = jax.block_until_ready(
                     advance(oracle, method, run, jnp.int32(stop), jnp.int32(every), fed, beat, ledger.capacity)
                 )
                 ended = budget.elapsed()
+                evaluations += int(records.evaluations)
                 pace.learn(stop - iteration, ended - began)
                 ledger.add(records, iteration, stop, began, ended, looks.record.draws if looks else before.draws)
                 iteration = int(run.iteration)
@@ -374,9 +379,9 @@ def _solve_on_host(
         multipliers=multipliers,
         iterations=iteration,
         draws=(iteration + beat.start) * per_iteration + before.draws,
-        evaluations=int(earlier.evaluations if earlier else start.evaluations) + (iteration - first) * int(each),
+        evaluations=evaluations,
         seconds=(earlier.seconds if earlier else 0.0) + budget.elapsed(),
-        history=ledger.history(sound_until=int(run.sound_at) if status == "diverged" else None),
+        history=ledger.history(),
         outcome=outcome(status),
         choice=start.choice,
         continuation=Continuation(run, oracle, method, start.settings, feeder, before),

@@ -85,8 +85,10 @@ class AbstractScheduledMethod(AbstractMethod):
 
 def check_positive(name: str, value: Any, or_zero: bool = False) -> None:
     """Refuse a hyperparameter that is not positive and finite, unless it is being traced and cannot be looked at."""
-    if isinstance(value, jax.core.Tracer) or not hasattr(value, "__float__"):
-        return  # also what JAX puts in the place of leaves when it rebuilds a module
+    if isinstance(value, jax.core.Tracer) or not (hasattr(value, "__float__") or isinstance(value, str)):
+        return  # None, or what JAX puts in the place of leaves when it rebuilds a module
+    if isinstance(value, str):
+        raise TypeError(f"{name} must be a number, found the text {value!r}.")
     number = np.asarray(value)
     if not bool(np.all(((number >= 0) if or_zero else (number > 0)) & np.isfinite(number))):
         raise ValueError(f"{name} must be {'at least 0' if or_zero else 'positive'} and finite, found {value}.")

@@ -20,7 +20,7 @@ from lariax.methods._whitening import (
     shaped,
     times,
 )
-from lariax.oracle import Batch, Look, Oracle, Vector, for_each
+from lariax.oracle import Batch, Look, Oracle, Vector, for_each, occasionally
 
 WINDOW = 100  # iterations that a running mean looks back
 EVERY = 8  # iterations between two measurements of drift and curvature,
@@ -165,7 +165,9 @@ class TrackedLagrangian(AbstractMethod):
 
         # what the batch says about noise and drift; rounding is noise too
         followed = respond(jnp.mean(c1 - c0, axis=0))
-        curvature, drift = self._curvature(oracle, s, k, rate, batch, x - s.x, now, weights, followed)
+        curvature, drift = self._curvature(
+            oracle, s, k, rate, batch, x - s.x, None if then is None else h0, now, weights, followed
+        )
         of_constraints = updated(
             s.of_constraints,
             alpha_u,
@@ -244,6 +246,7 @@ class TrackedLagrangian(AbstractMethod):
         rate: Array,
         batch: Batch,
         dx: Vector,
+        before: Float[Array, "groups d"] | None,
         now: Look,
         weights: Float[Array, " m"],
         followed: Float[Array, " m"],
@@ -254,7 +257,11 @@ class TrackedLagrangian(AbstractMethod):
         def measure(_: None) -> tuple[Curvature, Array]:
             following = s.weights + followed
             following = jnp.where(oracle.inequality & (s.weights <= 0), 0, following)
-            h0 = oracle.group_gradients(oracle.look_in_groups(s.x, batch, now.objective.shape[0]), s.weights)
+            h0 = before
+            if h0 is None:
+                with occasionally(1 / EVERY):
+                    then = oracle.look_in_groups(s.x, batch, now.objective.shape[0])
+                h0 = oracle.group_gradients(then, s.weights)
             fixed, follow, full = (oracle.group_gradients(now, w) - h0 for w in (s.weights, following, weights))
             if self.one_backward:  # the estimate does not follow the moves, so all of a move is drift
                 of_step, of_weights = (

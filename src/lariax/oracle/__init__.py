@@ -2,7 +2,18 @@
 
 from lariax.oracle._bind import LariaxWarning, as_arrays, as_point, bind, sample_structure
 from lariax.oracle._coordinates import Coordinates
-from lariax.oracle._oracle import Batch, Block, Look, Oracle, Rows, Vector, counting, for_each, leave_one_out
+from lariax.oracle._oracle import (
+    Batch,
+    Block,
+    Look,
+    Oracle,
+    Rows,
+    Vector,
+    counting,
+    for_each,
+    leave_one_out,
+    occasionally,
+)
 
 __all__ = [
     "Batch",
@@ -19,5 +30,6 @@ __all__ = [
     "counting",
     "for_each",
     "leave_one_out",
+    "occasionally",
     "sample_structure",
 ]

@@ -343,7 +343,7 @@ class Oracle(eqx.Module):
         return values
 
     def named_multipliers(self, multipliers: Float[Array, " m"]) -> dict[str, Array]:
-        """Multipliers with the user's sign: L = f + sum y . fun. An estimate on the wrong side for an inequality is 0."""
+        """Multipliers with the user's sign: L = f + sum y . fun. On the wrong side for an inequality they are 0."""
         multipliers = jnp.where(self.inequality, jnp.maximum(multipliers, 0), multipliers)
         signs = {name: constraint.sign for name, constraint in self.problem.constraints.items()}
         named = {block.name: multipliers[block.rows].reshape(block.shape) for block in self.blocks}
@@ -451,13 +451,24 @@ def _split(batch: Batch, groups: int) -> Batch:
     return jax.tree.map(lambda rows: rows.reshape(groups, rows.shape[0] // groups, *rows.shape[1:]), batch)
 
 
-_tally: ContextVar[list[int] | None] = ContextVar("evaluations", default=None)
+_tally: ContextVar[list[float] | None] = ContextVar("evaluations", default=None)
+_share: ContextVar[float] = ContextVar("share", default=1.0)
 
 
 def _count(evaluations: int) -> None:
     tally = _tally.get()
     if tally is not None:
-        tally.append(evaluations)
+        tally.append(evaluations * _share.get())
+
+
+@contextmanager
+def occasionally(share: float) -> Iterator[None]:
+    """What is asked for here is computed in this share of the iterations, and counts for as much."""
+    token = _share.set(share)
+    try:
+        yield
+    finally:
+        _share.reset(token)
 
 
 @contextmanager
@@ -470,9 +481,9 @@ def _uncounted() -> Iterator[None]:
 
 
 @contextmanager
-def counting() -> Iterator[list[int]]:
+def counting() -> Iterator[list[float]]:
     """Evaluations asked for while tracing, so that the count is of the code that runs: `sum(tally)`."""
-    tally: list[int] = []
+    tally: list[float] = []
     token = _tally.set(tally)
     try:
         yield tally

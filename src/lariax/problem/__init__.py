@@ -4,7 +4,7 @@ from lariax.problem._constraints import SHARED, AbstractConstraint, AtLeast, AtM
 from lariax.problem._describe import describe_shape, first_nonfinite
 from lariax.problem._linear import Linear, LinearSystem
 from lariax.problem._problem import Problem
-from lariax.problem._sources import AbstractSource, Dataset, Distribution, Stratified, Stream, leading_axis
+from lariax.problem._sources import AbstractSource, Dataset, Distribution, Stratified, Stream, as_key, leading_axis
 
 __all__ = [
     "SHARED",
@@ -20,6 +20,7 @@ __all__ = [
     "Problem",
     "Stratified",
     "Stream",
+    "as_key",
     "describe_shape",
     "first_nonfinite",
     "leading_axis",

@@ -1,7 +1,7 @@
 """Named requirements on x. A constraint says what must hold; multipliers, slacks and samples live elsewhere."""
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -102,6 +102,3 @@ class AtLeast(AbstractConstraint):
     sign: ClassVar[float] = -1.0
     inequality: ClassVar[bool] = True
     relation: ClassVar[str] = ">="
-
-
-Constraints = dict[str, Any]

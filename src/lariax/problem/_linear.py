@@ -68,7 +68,8 @@ class Linear(AbstractConstraint):
             matrix = _matrix(A)
             self.fun = _MatrixProduct(matrix)
             self.shape = matrix.shape
-        self.bound = jnp.asarray(b, float if jnp.issubdtype(jnp.result_type(b), jnp.integer) else None)
+        b = b if isinstance(b, jax.Array) else np.asarray(b)
+        self.bound = jnp.asarray(b, float if jnp.issubdtype(b.dtype, jnp.integer) else None)
         if self.bound.shape not in ((), (self.shape[0],)):
             raise ValueError(
                 f"b must have one entry for each of the {self.shape[0]} rows of A, found shape {self.bound.shape}."
@@ -84,22 +85,37 @@ class Linear(AbstractConstraint):
         """delta, the smallest nonzero eigenvalue of A^T A."""
         return LinearSystem([self], like).smallest_eigenvalue()
 
+    @property
+    def precisions(self) -> list[Any]:
+        """In which A and b are given."""
+        matrix = [self.fun.matrix.dtype] if isinstance(self.fun, _MatrixProduct) else []
+        return [self.bound.dtype, *matrix]
+
     def operator(self, like: PyTree | None) -> scipy.sparse.linalg.LinearOperator:
         """A in double precision, on the host."""
         if isinstance(self.fun, _MatrixProduct):
             return scipy.sparse.linalg.aslinearoperator(_to_host(self.fun.matrix))
-        vector, unravel = ravel_pytree(jnp.zeros(self.shape[1]) if like is None else like)
-        if vector.shape[0] != self.shape[1]:
-            raise ValueError(f"shape= says that A has {self.shape[1]} columns, but x has {vector.shape[0]} entries.")
-        forward = jax.jit(lambda v: self.fun(unravel(v)))
-        pull = jax.jit(lambda w: jax.vjp(forward, vector)[1](w)[0])
-        dtype = vector.dtype
+        like = jnp.zeros(self.shape[1]) if like is None else like
+        size, dtype = sum(jnp.size(leaf) for leaf in jax.tree.leaves(like)), jnp.result_type(*jax.tree.leaves(like))
+        if size != self.shape[1]:
+            raise ValueError(f"shape= says that A has {self.shape[1]} columns, but x has {size} entries.")
         return scipy.sparse.linalg.LinearOperator(
             self.shape,
-            matvec=lambda v: np.asarray(forward(jnp.asarray(np.ravel(v), dtype)), float),
-            rmatvec=lambda w: np.asarray(pull(jnp.asarray(np.ravel(w), dtype)), float),
+            matvec=lambda v: np.asarray(_forward(self.fun, like, jnp.asarray(np.ravel(v), dtype)), float),
+            rmatvec=lambda w: np.asarray(_backward(self.fun, like, jnp.asarray(np.ravel(w), dtype)), float),
             dtype=float,
         )
+
+
+@eqx.filter_jit
+def _forward(fun: Callable[[PyTree], Array], like: PyTree, vector: Array) -> Array:
+    return fun(ravel_pytree(like)[1](vector))
+
+
+@eqx.filter_jit
+def _backward(fun: Callable[[PyTree], Array], like: PyTree, weights: Array) -> Array:
+    flat, unravel = ravel_pytree(like)
+    return jax.vjp(lambda v: fun(unravel(v)), flat)[1](weights)[0]
 
 
 class LinearSystem:
@@ -109,17 +125,17 @@ class LinearSystem:
         self._constraints = constraints
         self._operator = spectrum.stack([constraint.operator(like) for constraint in constraints])
         self._b = np.concatenate([np.broadcast_to(np.asarray(c.bound, float), c.shape[:1]) for c in constraints])
-        self._precision = max(float(jnp.finfo(c.bound.dtype).eps) for c in constraints)
+        self._precision = max(float(jnp.finfo(kind).eps) for c in constraints for kind in c.precisions)
 
     def norm(self) -> float:
         """||A||"""
         known = self._constraints[0]._norm if len(self._constraints) == 1 else None
-        return known if known is not None else spectrum.norm(self._operator)
+        return known if known is not None else spectrum.norm(self._operator, self._precision)
 
     def smallest_eigenvalue(self) -> float:
         """delta, the smallest nonzero eigenvalue of A^T A."""
         known = self._constraints[0]._smallest if len(self._constraints) == 1 else None
-        return known if known is not None else spectrum.smallest_eigenvalue(self._operator)
+        return known if known is not None else spectrum.smallest_eigenvalue(self._operator, self._precision)
 
     def least_violation(self) -> float:
         """min over x of ||A x - b||: 0, up to rounding, if A x = b has a solution."""

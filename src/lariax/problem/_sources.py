@@ -35,7 +35,7 @@ class AbstractSource(eqx.Module):
     def draw(
         self, key: Key[Array, ""], iterations: Int[Array, " n"], count: int, cache: PyTree
     ) -> tuple[PyTree, PyTree]:
-        """PyTrees for `count` samples in each of the (consecutive) iterations, and the new cache."""
+        """Tickets for `count` samples in each of the (consecutive) iterations, and the new cache."""
 
     @abc.abstractmethod
     def fetch(self, ticket: PyTree) -> PyTree:
@@ -268,13 +268,7 @@ class Stream(AbstractSource):
 
     def read(self) -> Iterator[PyTree]:
         """The batches, checked one by one as they come."""
-        while True:
-            rows = 0
-            for batch in self._batches.value:
-                rows += leading_axis(batch, "a batch of the Stream")
-                yield batch
-            if not self.repeat or not rows:
-                return
+        return _Batches(self._batches.value, self.repeat)
 
     def cache(self, block: int, count: int) -> PyTree:
         return None
@@ -294,6 +288,34 @@ class Stream(AbstractSource):
     @property
     def population(self) -> int | None:
         return None
+
+
+class _Batches(Iterator[PyTree]):
+    """The batches of an iterable, once or again and again. Unlike a generator it survives an exception on the way."""
+
+    def __init__(self, batches: Iterable[PyTree], repeat: bool):
+        self._all, self._repeat, self._rows = batches, repeat, 0
+        self._iterator = iter(batches)
+
+    def __next__(self) -> PyTree:
+        try:
+            batch = next(self._iterator)
+        except StopIteration:
+            if not (self._repeat and self._rows):
+                raise
+            self._iterator, self._rows = iter(self._all), 0
+            batch = next(self._iterator)
+        self._rows += leading_axis(batch, "a batch of the Stream")
+        return batch
+
+
+def as_key(seed: Any) -> Key[Array, ""]:
+    """A random key from an integer, or from a key of either kind."""
+    if isinstance(seed, jax.Array) and jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):
+        return seed
+    if getattr(seed, "dtype", None) == jnp.uint32 and seed.shape == (2,):
+        return jax.random.wrap_key_data(seed)
+    return jax.random.key(seed)
 
 
 def leading_axis(arrays: PyTree, owner: str) -> int:

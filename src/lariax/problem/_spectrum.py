@@ -16,22 +16,22 @@ ACCURACY = 1e-10
 """Of the least-squares solves within it."""
 
 
-def norm(operator: LinearOperator) -> float:
+def norm(operator: LinearOperator, precision: float) -> float:
     """||A||, the largest singular value."""
     if _is_small(operator):
-        return float(_svd(operator)[1][0])
+        return float(_svd(operator, precision)[1][0])
     outer = _wide(operator)
     return float(np.sqrt(_largest_eigenvalue(outer @ outer.H, _probe(outer.shape[0]))))
 
 
-def smallest_eigenvalue(operator: LinearOperator) -> float:
+def smallest_eigenvalue(operator: LinearOperator, precision: float) -> float:
     """The smallest *nonzero* eigenvalue of A^T A.
 
     Beyond the small, 1 / the largest eigenvalue of the pseudo-inverse of A A^T, whose products are two least-squares
     solves: those drop the null space, which a search from below would find first.
     """
     if _is_small(operator):
-        return float(_svd(operator)[1][-1] ** 2)
+        return float(_svd(operator, precision)[1][-1] ** 2)
     outer = _wide(operator)
     pseudo_inverse = LinearOperator(
         (outer.shape[0], outer.shape[0]),
@@ -44,7 +44,7 @@ def smallest_eigenvalue(operator: LinearOperator) -> float:
 def least_violation(operator: LinearOperator, b: np.ndarray, precision: float) -> tuple[float, float]:
     """min over x of ||A x - b||, and the level up to which that is rounding, so that A x = b has a solution."""
     if _is_small(operator):
-        u, singular, vt = _svd(operator)
+        u, singular, vt = _svd(operator, precision)
         x = vt.T @ (u.T @ b / singular)
     else:
         x, precision = _least_squares(operator, b), max(precision, ACCURACY)
@@ -76,12 +76,12 @@ def _wide(operator: LinearOperator) -> LinearOperator:
     return operator if operator.shape[0] <= operator.shape[1] else operator.H
 
 
-def _svd(operator: LinearOperator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Singular vectors and values, without those that are zero up to rounding."""
+def _svd(operator: LinearOperator, precision: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Singular vectors and values, without those that are zero up to rounding in the precision of the data."""
     rows, columns = operator.shape
     matrix = (operator.H @ np.eye(rows)).T if rows <= columns else operator @ np.eye(columns)
     u, singular, vt = np.linalg.svd(matrix, full_matrices=False)
-    kept = singular > singular[0] * max(rows, columns) * np.finfo(float).eps
+    kept = singular > singular[0] * max(rows, columns) * precision
     if not kept.any():
         raise ValueError("A is zero: leave the constraint out.")
     return u[:, kept], singular[kept], vt[kept]
