@@ -10,6 +10,8 @@ import pytest
 
 import lariax as lx
 from conftest import lasso_with_sum_one, normal
+from lariax.formulas import Filter, gain, updated
+from lariax.methods._tracked_lagrangian import _believable
 from lariax.oracle import Oracle
 
 TRACKED = lx.TrackedLagrangian()
@@ -136,11 +138,12 @@ def test_without_constraints():
 
 
 def test_nothing_random_is_solved_to_rounding():
+    """From a start where the constraint has no gradient."""
     problem = lx.Problem(
         lambda x: jnp.sum((x - 2.0) ** 4) + 0.5 * x @ x,
         constraints={"sphere": lx.Equal(lambda x: x @ x - 1, samples=None)},
     )
-    result = lx.solve(problem, jnp.array([1.0, 0.5]), TRACKED, iterations=2_000)
+    result = lx.solve(problem, jnp.zeros(2), TRACKED, iterations=2_000)
     half = np.sqrt(0.5)
     np.testing.assert_allclose(result.x, [half, half], atol=1e-8)
     np.testing.assert_allclose(result.multipliers["sphere"], -0.5 - 2 * (half - 2) ** 3 / half, rtol=1e-7)
@@ -197,6 +200,21 @@ def test_cross_fitted_weights_bring_no_bias(monkeypatch):
 
 def test_that_test_has_power(monkeypatch):
     assert np.any(np.abs(z_scores(monkeypatch, own_value=True)) > 10)
+
+
+def test_one_batch_does_not_reopen_a_gain():
+    """A pair of outliers of the same sign looks like an estimate that is lost; it takes many of them to believe it."""
+    filter = Filter(error=1e-6, noise=1.0, drift=0.0, innovation=1.0)
+
+    def after(batches):
+        now = filter
+        for _ in range(batches):
+            seen = _believable(now, jnp.asarray(1e4))
+            now = updated(now, gain(now), 0.01, noise=1.0, drift=0.0, innovation=seen)
+        return float(now.error)
+
+    assert after(1) < 1e-5
+    assert after(60) > 0.1
 
 
 def test_gains_steps_and_penalties_can_be_set():

@@ -55,9 +55,13 @@ def solved_by_lariax(case: Case, draws: list[int], seeds: range, batch: int, dty
             else:
                 result = lx.solve(case.problem, result, draws=(n - spent) * sources)
             spent = n
-            gain = float(result.history["gain"][-1]) * result.iterations
-            refused = int(result.history["backed_off"][-1])
+            sound = len(result.history) > 0  # not so if the run diverged at once
+            gain = float(result.history["gain"][-1]) * result.iterations if sound else np.nan
+            refused = int(result.history["backed_off"][-1]) if sound else 0
             ends[n] = Ends(result.x[None].astype(float), [result.status], gain, refused)
+            if result.status == "diverged":
+                ends |= dict.fromkeys(draws[draws.index(n) :], ends[n])
+                break
         yield ends
 
 
@@ -114,13 +118,14 @@ def markdown(title: str, scores: list[Score], rivals: dict[str, dict[int, dict[s
     counts = sorted({score.draws for score in scores})
     beside = sorted({name for each in rivals.values() for best in each.values() for name in best})
     head = [f"{n:,}" for n in counts] + [f"{n:,}, worst seed" for n in counts]
-    head += [f"{rival} {n:,}" for rival in beside for n in counts]
+    tried = [n for n in counts if any(n in each for each in rivals.values())]
+    head += [f"{rival} {n:,}" for rival in beside for n in tried]
     lines = [f"### {title}", "", f"| problem | {' | '.join(head)} |", "|---|" + "---:|" * len(head)]
     for name in dict.fromkeys(score.name for score in scores):
         own = {score.draws: score for score in scores if score.name == name}
         cells = [pair(own[n].rms) for n in counts] + [pair(own[n].worst) for n in counts]
         for rival in beside:
-            found = [rivals.get(name, {}).get(n, {}).get(rival) for n in counts]
+            found = [rivals.get(name, {}).get(n, {}).get(rival) for n in tried]
             cells += ["" if best is None else pair(best) for best in found]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     lines.append("")
@@ -155,6 +160,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--dtype", default="float64", choices=("float64", "float32"))
     parser.add_argument("--rivals", action="store_true", help="tuned rivals too: 16 settings each, the best one counts")
+    parser.add_argument("--rivals-to", type=int, default=20_000, help="the most draws that rivals are run for")
     parser.add_argument("--figures", action="store_true", help="draw error over draws, into benchmarks/suite/figures")
     parser.add_argument("--write", action="store_true", help="write the tables to benchmarks/RESULTS.md")
     return parser.parse_args()
@@ -195,10 +201,13 @@ def main() -> None:
                     line = f"{case.name:10s} {score.draws:7,d}  rms {pair(score.rms)}  worst {pair(score.worst)}"
                     line += f"  k alpha {score.ends.gain:.2f}  refused {score.ends.backed_off}  flagged {score.flagged}"
                     console.print(line, highlight=False)
+            lost = ends[max(draws)].status.count("diverged")
+            if lost:
+                notes.append(f"{case.name}: {lost} seeds diverged.")
             if any(flags.values()):
                 notes.append(f"{case.name}: FALSE ALARM, {max(flags.values())} seeds called infeasible.")
             if options.rivals:
-                rivals[case.name] = baselines.best(solved, shown)
+                rivals[case.name] = baselines.best(solved, [n for n in shown if n <= options.rivals_to])
             if options.figures:
                 figures.draw(solved, own, rivals.get(case.name, {}))
             jax.clear_caches()

@@ -53,7 +53,7 @@ class Rhythm(NamedTuple):
         """A quarter further on, at the end of a window, which then lies within a block."""
         if not self.window:
             return jnp.int32(NEVER)
-        place = iteration + self.shift + jnp.maximum(iteration // 4, self.window)
+        place = iteration + self.shift + jnp.maximum(iteration // 4, 1)
         return ((place // self.window + 1) * self.window - 1 - self.shift).astype(jnp.int32)
 
 

@@ -174,7 +174,7 @@ class TrackedLagrangian(AbstractMethod):
             rate,
             noise=_variance_of_mean(c0) + (_eps(oracle) * jnp.mean(c0, axis=0)) ** 2,
             drift=lagged(s.of_constraints.drift, _variance_of_mean(c1 - c0), rate),
-            innovation=(jnp.mean(c0, axis=0) - s.constraints) ** 2,
+            innovation=_believable(s.of_constraints, (jnp.mean(c0, axis=0) - s.constraints) ** 2),
         )
         of_gradient = updated(
             s.of_gradient,
@@ -182,7 +182,7 @@ class TrackedLagrangian(AbstractMethod):
             rate,
             noise=jnp.sum(_variance_of_mean(h0)) + _square(_eps(oracle) * jnp.mean(h0, axis=0)),
             drift=drift,
-            innovation=_square(jnp.mean(h0, axis=0) - s.gradient),
+            innovation=_believable(s.of_gradient, _square(jnp.mean(h0, axis=0) - s.gradient)),
         )
 
         # shrink the steps when they add too much to the noise, measured by what there is to gain
@@ -456,6 +456,11 @@ def _violation(oracle: Oracle, s: TrackedState) -> Float[Array, " m"]:
         jnp.maximum(s.constraints, 0),
         s.constraints,
     )
+
+
+def _believable(filter: Filter, innovation: Array) -> Array:
+    """Cut off at ten times what is expected: an estimate is lost when many batches say so, not when one does."""
+    return jnp.minimum(innovation, 10 * (filter.error + filter.noise))
 
 
 def _unless_it_blew_up(oracle: Oracle, old: TrackedState, new: TrackedState, h0: Vector, h1: Vector) -> TrackedState:

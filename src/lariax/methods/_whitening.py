@@ -111,13 +111,14 @@ def _averaged(before: Shape, jacobian: Array, noise: Array) -> tuple[Array, Arra
 def _whitened(oracle: Oracle, jacobian: Array, error: Array, variance: Array, load: Load) -> Shape:
     """M = S (B + N)^-1 S with S = diag 1/||J_i|| and B = S J J^T S.
 
-    Weak eigenvalues of B count for no less than the noise of J allows, zero ones are not inverted.
+    Weak eigenvalues of B count for no less than the noise of J allows, zero ones are not inverted. A row without a
+    gradient has no weight until it has one.
     """
     gram = jacobian @ jacobian.T
-    size = jnp.diag(gram) + jnp.finfo(gram.dtype).tiny
-    outer = 1 / jnp.sqrt(size[:, None] * size)
+    alive, size = _sizes(jnp.diag(gram))
+    outer = alive[:, None] * alive / jnp.sqrt(size)[:, None] / jnp.sqrt(size)
     scaled = gram * outer
-    both = load.active[:, None] & load.active
+    both = (load.active & alive)[:, None] & load.active & alive
     scaled = jnp.where(both, scaled, jnp.eye(oracle.rows, dtype=gram.dtype) * jnp.linalg.eigvalsh(scaled)[-1])
     value, vector = jnp.linalg.eigh(scaled)
     kept = value > REDUNDANT
@@ -128,6 +129,12 @@ def _whitened(oracle: Oracle, jacobian: Array, error: Array, variance: Array, lo
     inner = jnp.linalg.pinv(dropped @ penalty @ dropped, rtol=1e-10 if gram.dtype == jnp.float64 else 1e-5)
     dual = penalty - penalty @ dropped @ inner @ dropped @ penalty  # the Schur complement: 0 along dropped directions
     return Shape(penalty * outer, dual * outer, gram, jacobian, error)
+
+
+def _sizes(squares: Array) -> tuple[Array, Array]:
+    """Which rows have a gradient, and ||J_i||^2, with 1 for those that have none."""
+    alive = squares > jnp.sqrt(jnp.finfo(squares.dtype).tiny)
+    return alive, jnp.where(alive, squares, 1)
 
 
 def _ridge(oracle: Oracle, size: Array, variance: Array, load: Load) -> Array:
@@ -161,14 +168,15 @@ def _diagonal_shape(oracle: Oracle, point: Vector, batches: Batch, load: Load, k
 
     along = for_each(lambda batch: jax.vmap(products(batch)[0])(probes), batches)  # (batches, 8, m)
     count = along.shape[0]
-    size = jnp.max(jnp.mean(along, axis=0) ** 2, axis=0) + jnp.finfo(oracle.dtype).tiny
+    alive, size = _sizes(jnp.max(jnp.mean(along, axis=0) ** 2, axis=0))
     variance = oracle.batch_size * jnp.mean(jnp.var(along, axis=0, ddof=1), axis=0) if count > 1 else 0 * size
     forward, backward = products(batches.first)
 
     def power(vector: Array, _: None) -> tuple[Array, None]:
-        unit = vector / jnp.linalg.norm(vector)
+        unit = vector / (jnp.linalg.norm(vector) + jnp.finfo(oracle.dtype).tiny)
         return forward(backward(unit / jnp.sqrt(size))) / jnp.sqrt(size), None
 
     vector, _ = jax.lax.scan(power, jnp.ones(oracle.rows, oracle.dtype), length=8)
-    penalty = 1 / (size * (jnp.linalg.norm(vector) + _ridge(oracle, size, variance, load)))
+    strength = jnp.linalg.norm(vector) + _ridge(oracle, size, variance, load)
+    penalty = jnp.where(alive, 1 / (size * jnp.where(alive, strength, 1)), 0)
     return Shape(penalty, penalty, size, jnp.zeros((0, oracle.dimension), oracle.dtype), 0 * size)
