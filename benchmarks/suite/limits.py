@@ -84,11 +84,15 @@ class Solved:
             sampled = np.concatenate([sampled, np.zeros((SAMPLES, 1))], axis=1)
         return sampled - sampled.mean(0)
 
+    @property
+    def exactly_feasible(self) -> bool:
+        """Whether sample averages are: nothing is random in the constraints."""
+        return all(constraint.samples is None for constraint in self.case.problem.constraints.values())
+
     def limit(self, draws: float) -> np.ndarray:
         """rms errors of sample averages over so many draws.
 
-        Where they are exactly feasible (nothing random in the constraints), the violation of a method is measured
-        against their distance from the solution instead.
+        Where they are exactly feasible, the violation of a method is measured against their distance from the solution.
         """
         rng = np.random.default_rng(0)
         means = rng.standard_normal((REPETITIONS, SAMPLES)) @ self.noise / np.sqrt(SAMPLES * draws)
@@ -96,7 +100,7 @@ class Solved:
         points = np.tile(np.asarray(self.x), (REPETITIONS, 1))
         points[:, self.free] += steps[:, : self.free.sum()]
         rms = np.sqrt(np.mean(np.asarray(self.errors(jnp.asarray(points))) ** 2, axis=0))
-        rms[1] = rms[1] if rms[1] > 1e-6 * rms[2] else rms[2]
+        rms[1] = rms[2] if self.exactly_feasible else rms[1]
         return rms
 
 
