@@ -130,7 +130,7 @@ def draw(ours, theirs):
 def main():
     console = Console()
     table = Table(title=f"{ITERATIONS:,} iterations, batches of {BATCH}", title_justify="left")
-    for heading in ("", "answer", "distance", "E[c]", "seconds"):
+    for heading in ("", "answer", "distance", "constraint", "seconds"):
         table.add_column(heading, justify="right" if heading else "left")
     paths = {}
     for name, run in (("Lariax, no settings", with_lariax), ("same-batch product", with_the_same_batch)):

@@ -257,8 +257,8 @@ def report(
         f"{options.seeds} seeds: rms error over the statistical limit, stationarity / feasibility. The sampling error "
         "of a ratio is 10 to 20 %. The limit is the error of the exact solution of the sample-average problem over the "
         "same number of draws, linearised. Where the constraints are exact (consensus), the violation is divided by "
-        "the limit's distance from the solution, and left out of the means. Rivals: the best of 16 settings each, picked at each number of draws "
-        "on the same 4 seeds that are shown, which favours them.",
+        "the limit's distance from the solution, and left out of the means. Rivals: the best of 16 settings each, "
+        "picked at each number of draws on the same 4 seeds that are shown, which favours them.",
     ]
     write("\n".join([*head, *body, "", *(f"- {note}" for note in notes)]))
     console.print(f"written to {RESULTS}")
