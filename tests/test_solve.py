@@ -157,6 +157,29 @@ class TestBudgets:
 
 
 class TestHistory:
+    def test_how_it_stands(self):
+        """Nothing is random here, so the method's own feasibility and stationarity are exact."""
+        target, seen = np.array([2.0, -1.0, 0.5]), []
+        problem = lx.Problem(
+            lambda x: jnp.sum((x - target) ** 2) / 2,
+            constraints={
+                "sum": lx.Equal(lambda x: jnp.sum(x), 1.0, samples=None),
+                "top": lx.AtMost(lambda x: x[:2], jnp.array([0.5, 3.0]), samples=None),
+            },
+            within=lx.sets.NonNegative(),
+        )
+        method = lx.QuadraticPenalty(step_size=0.1, penalty=2.0)
+        result = lx.solve(
+            problem, jnp.full(3, 0.2), method, iterations=50, record_every=50, callback=lambda shot: seen.append(shot.x)
+        )
+        (x,), y = seen, {name: np.asarray(value) for name, value in result.multipliers.items()}
+        violation = np.array([x.sum() - 1, max(x[0] - 0.5, 0), max(x[1] - 3, 0)])
+        np.testing.assert_allclose(result.history["feasibility"], [np.linalg.norm(violation)], rtol=1e-9)
+        slope = x - target + (51 / 50) ** 0.25 * (y["sum"] + np.append(y["top"], 0))  # the penalty of the next step
+        assert x[1] == 0
+        assert slope[1] > 0
+        np.testing.assert_allclose(result.history["stationarity"], [np.hypot(slope[0], slope[2])], rtol=1e-9)
+
     def test_rows(self, wells, method):
         history = lx.solve(wells, Wells.x0, method, iterations=100, record_every=30).history
         np.testing.assert_array_equal(history["iteration"], [30, 60, 90])
@@ -165,7 +188,8 @@ class TestHistory:
         np.testing.assert_allclose(history["penalty"], 1.5 * np.array([30, 60, 90]) ** 0.2)
         assert (np.diff(history["seconds"]) > 0).all()
         table = history.to_pandas()
-        assert list(table.columns[:5]) == ["iteration", "draws", "seconds", "objective", "constraints.c[0]"]
+        assert list(table.columns[:4]) == ["iteration", "draws", "seconds", "objective"]
+        assert list(table.columns[4:7]) == ["feasibility", "stationarity", "constraints.c[0]"]
         with pytest.raises(KeyError, match="there are iteration, draws"):
             history["loss"]
 

@@ -11,20 +11,23 @@ from lariax.loop._budget import Budget
 
 
 class ProgressBar:
-    """Iterations done, speed, objective and violation as they stand, on standard error; silent when not wanted."""
+    """Draws a second, feasibility and stationarity as the method sees them, time left; on standard error, and silent
+    when not wanted."""
 
-    def __init__(self, wanted: bool, first: int, last: int | None, budget: Budget):
-        self._first, self._last, self._budget = first, last, budget
+    def __init__(self, wanted: bool, budget: Budget):
+        self._first, self._budget, self._draws = 0, budget, 0
+        self._last: int | None = None
         self._bar = Progress(
-            TextColumn("{task.fields[iteration]:>10,} iterations"),
+            TextColumn("{task.description}"),
             BarColumn(bar_width=24),
-            TextColumn("{task.fields[speed]}  {task.fields[state]}"),
+            TextColumn("{task.fields[state]}"),
             TimeElapsedColumn(),
+            TextColumn("left"),
             TimeRemainingColumn(),
             console=Console(stderr=True),
             disable=not wanted,
         )
-        self._task = self._bar.add_task("solve", total=1.0, iteration=first, speed="", state="")
+        self._task = self._bar.add_task("compiling", total=None, state="")
 
     def __enter__(self) -> Self:
         self._bar.__enter__()
@@ -35,23 +38,34 @@ class ProgressBar:
     ) -> None:
         self._bar.__exit__(kind, error, trace)
 
+    def span(self, first: int, last: int | None, draws_per_iteration: int) -> None:
+        """Where the run starts and where it must end."""
+        self._first, self._last, self._draws = first, last, draws_per_iteration
+
     def update(self, iteration: int, record: dict[str, Any]) -> None:
         if self._bar.disable:
             return
-        elapsed = self._budget.elapsed()
+        elapsed, done = self._budget.elapsed(), iteration - self._first
         shares = []
         if self._last is not None:
-            shares.append((iteration - self._first) / max(self._last - self._first, 1))
+            shares.append(done / max(self._last - self._first, 1))
         if self._budget.seconds is not None:
             shares.append(min(elapsed / self._budget.seconds, 1.0))
-        state = ""
-        if record:
-            values = "  ".join(f"{name} {_number(value)}" for name, value in list(record["constraints"].items())[:3])
-            state = f"objective {_number(record['objective'])}  {values}"
-        speed = f"{(iteration - self._first) / max(elapsed, 1e-9):,.0f}/s"
-        self._bar.update(self._task, completed=max(shares), iteration=iteration, speed=speed, state=state)
+        rate = max(done, 1) / max(elapsed, 1e-9)
+        pace = f"{rate * self._draws:,.0f} draws/s" if self._draws else f"{rate:,.0f} iterations/s"
+        state = "  ".join([pace, *_standing(record)])
+        words = f"{iteration:>10,} iterations"
+        self._bar.update(self._task, description=words, total=1.0, completed=max(shares), state=state)
+
+
+def _standing(record: dict[str, Any]) -> list[str]:
+    """What the method knows, with its standard errors where it has them."""
+    words = []
+    for name, error in (("feasibility", "constraint_error"), ("stationarity", "gradient_error")):
+        if name in record:
+            words.append(f"{name} {_number(record[name])}{f' ±{_number(record[error])}' if error in record else ''}")
+    return words
 
 
 def _number(value: Any) -> str:
-    array = np.asarray(value)
-    return f"{float(array):.4g}" if array.ndim == 0 else f"|{float(np.linalg.norm(array)):.4g}|"
+    return f"{float(np.asarray(value)):.2g}"

@@ -38,11 +38,12 @@ def outcome(status: str) -> int:
 
 
 class History(eqx.Module):
-    """A table with one row a record: iteration, draws, seconds, objective, constraints and multipliers by name, and
-    what the method shows (step_size, penalty, ...). A column is `history["objective"]`, or
+    """A table with one row a record: iteration, draws, seconds, objective, feasibility, stationarity, constraints and
+    multipliers by name, and what the method shows (step_size, penalty, ...). A column is `history["objective"]`, or
     `history["constraints"]["gap"]`; `to_pandas()` makes a flat table.
 
-    The objective is measured on the batch of the recorded iteration, the constraints are the method's own estimates.
+    The objective is measured on the batch of the recorded iteration. Constraints, feasibility and stationarity are the
+    method's own estimates, from what it tracks; only a certificate says how far they can be trusted.
     """
 
     columns: dict[str, Any]
@@ -60,7 +61,16 @@ class History(eqx.Module):
 
     def keys(self) -> list[str]:
         """The names of the columns: time first, then results, then what the method shows."""
-        leading = ("iteration", "draws", "seconds", "objective", "constraints", "multipliers")
+        leading = [
+            "iteration",
+            "draws",
+            "seconds",
+            "objective",
+            "feasibility",
+            "stationarity",
+            "constraints",
+            "multipliers",
+        ]
         return [n for n in leading if n in self.columns] + [n for n in self.columns if n not in leading]
 
     def __len__(self) -> int:

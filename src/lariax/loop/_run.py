@@ -264,5 +264,6 @@ def _row(oracle: Oracle, method: AbstractMethod, run: Run, batch: Batch) -> PyTr
         "objective": oracle.objective(answer.point, batch),
         "constraints": oracle.named_values(answer.residuals, answer.point),
         "multipliers": oracle.named_multipliers(answer.multipliers),
+        "feasibility": oracle.violation(answer.residuals, answer.point),
         **method.observe(oracle, run.state, k),
     }

@@ -110,17 +110,18 @@ def solve(
     _check_budgets(iterations, draws, seconds, record_every)
     budget = Budget(iterations, draws, seconds)
     given = (method, batch_size, seed, output)
-    if isinstance(x0, Result):
-        start = _continued(problem, x0, *given)
-    else:
-        start = _fresh(problem, x0, *given)
-    looking = tolerance is not None or start.settings.output == "best"
-    if start.traced:
-        return _solve_traced(start, budget, record_every, progress or callback is not None or looking)
-    before = start.earlier.continuation.looked if start.earlier and start.earlier.continuation else Looked()
-    per_iteration = start.oracle.draws_per_iteration
-    looks = Looks(problem, tolerance, confidence, start.run.key, per_iteration, before) if looking else None
-    return _solve_on_host(start, budget, record_every, progress, callback, looks, before)
+    with ProgressBar(progress, budget) as bar:  # from here on: compiling takes seconds
+        if isinstance(x0, Result):
+            start = _continued(problem, x0, *given)
+        else:
+            start = _fresh(problem, x0, *given)
+        looking = tolerance is not None or start.settings.output == "best"
+        if start.traced:
+            return _solve_traced(start, budget, record_every, progress or callback is not None or looking)
+        before = start.earlier.continuation.looked if start.earlier and start.earlier.continuation else Looked()
+        per_iteration = start.oracle.draws_per_iteration
+        looks = Looks(problem, tolerance, confidence, start.run.key, per_iteration, before) if looking else None
+        return _solve_on_host(start, budget, record_every, bar, callback, looks, before)
 
 
 class _Start(NamedTuple):
@@ -302,7 +303,7 @@ def _solve_on_host(
     start: _Start,
     budget: Budget,
     record_every: int | None,
-    progress: bool,
+    bar: ProgressBar,
     callback: Callable[[Snapshot], Any] | None,
     looks: Looks | None,
     before: Looked,
@@ -322,46 +323,46 @@ def _solve_on_host(
     pace = Pace()
     iteration, status, sight = first, "budget", None
     evaluations = int(start.earlier.evaluations if start.earlier else start.evaluations)
-    with ProgressBar(progress, first, last, budget) as bar:
-        try:
-            while (last is None or iteration < last) and not budget.out_of_time():
-                fed, stop = feeder.nothing, pace.next_stop(iteration, last, budget)
-                stop = min(stop, (iteration // every + (1 if callback else ledger.capacity)) * every)
-                if looks:
-                    stop = min(stop, looks.next_after(iteration))
-                if feeder:
-                    place = (iteration + beat.start) // beat.block * beat.block
-                    fed, available = feeder.block(place, beat.block, oracle.sample_counts)
-                    if available - beat.shift <= iteration:
-                        status = "source_ended"
-                        break
-                    stop = min(stop, available - beat.shift)
-                began = budget.elapsed()
-                run, records = jax.block_until_ready(
-                    advance(oracle, method, run, jnp.int32(stop), jnp.int32(every), fed, beat, ledger.capacity)
-                )
-                ended = budget.elapsed()
-                evaluations += int(records.evaluations)
-                pace.learn(stop - iteration, ended - began)
-                ledger.add(records, iteration, stop, began, ended, looks.record.draws if looks else before.draws)
-                iteration = int(run.iteration)
-                bar.update(iteration, ledger.newest)
-                sight = None
-                if not run.finite:
-                    status = "diverged"
+    bar.span(first, last, per_iteration)
+    try:
+        while (last is None or iteration < last) and not budget.out_of_time():
+            fed, stop = feeder.nothing, pace.next_stop(iteration, last, budget)
+            stop = min(stop, (iteration // every + (1 if callback else ledger.capacity)) * every)
+            if looks:
+                stop = min(stop, looks.next_after(iteration))
+            if feeder:
+                place = (iteration + beat.start) // beat.block * beat.block
+                fed, available = feeder.block(place, beat.block, oracle.sample_counts)
+                if available - beat.shift <= iteration:
+                    status = "source_ended"
                     break
-                if looks and iteration == looks.next_after(iteration - 1):
-                    sight = looks.look(iteration, conclude(oracle, method, run)[0])
-                    if looks.accepts(sight):
-                        status = "stationary"
-                        break
-                if callback and iteration % every == 0:
-                    x, multipliers, _ = conclude(oracle, method, run)
-                    if callback(Snapshot(iteration, x, multipliers, ledger.newest)):
-                        status = "interrupted"
-                        break
-        except KeyboardInterrupt:
-            status = "interrupted"
+                stop = min(stop, available - beat.shift)
+            began = budget.elapsed()
+            run, records = jax.block_until_ready(
+                advance(oracle, method, run, jnp.int32(stop), jnp.int32(every), fed, beat, ledger.capacity)
+            )
+            ended = budget.elapsed()
+            evaluations += int(records.evaluations)
+            pace.learn(stop - iteration, ended - began)
+            ledger.add(records, iteration, stop, began, ended, looks.record.draws if looks else before.draws)
+            iteration = int(run.iteration)
+            bar.update(iteration, ledger.newest)
+            sight = None
+            if not run.finite:
+                status = "diverged"
+                break
+            if looks and iteration == looks.next_after(iteration - 1):
+                sight = looks.look(iteration, conclude(oracle, method, run)[0])
+                if looks.accepts(sight):
+                    status = "stationary"
+                    break
+            if callback and iteration % every == 0:
+                x, multipliers, _ = conclude(oracle, method, run)
+                if callback(Snapshot(iteration, x, multipliers, ledger.newest)):
+                    status = "interrupted"
+                    break
+    except KeyboardInterrupt:
+        status = "interrupted"
     x, multipliers, infeasible = conclude(oracle, method, run)
     if status == "budget" and (infeasible or _has_no_solution(oracle.problem, x)):
         status = "infeasible_stationary"

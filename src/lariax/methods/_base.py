@@ -66,7 +66,7 @@ class AbstractMethod(eqx.Module):
 
     @abc.abstractmethod
     def observe(self, oracle: Oracle, state: State, k: Float[Array, ""]) -> dict[str, Array]:
-        """Scalars worth plotting, after iteration k. They never feed back."""
+        """Scalars worth plotting, after iteration k; "stationarity" is one of them. They never feed back."""
 
 
 class AbstractScheduledMethod(AbstractMethod):

@@ -118,4 +118,4 @@ class DualPenalty(AbstractScheduledMethod):
         return Answer(state.x, state.constraints, multipliers)
 
     def observe(self, oracle: Oracle, state: DualState, k: Float[Array, ""]) -> dict[str, Array]:
-        return self.schedule(oracle).at(k)
+        return {"stationarity": oracle.stationarity(state.x, state.gradient), **self.schedule(oracle).at(k)}

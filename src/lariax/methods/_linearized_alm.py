@@ -138,7 +138,9 @@ class LinearizedALM(AbstractScheduledMethod):
         return Answer(state.x, state.residual, state.multipliers)
 
     def observe(self, oracle: Oracle, state: LinearizedState, k: Float[Array, ""]) -> dict[str, Array]:
+        _, transposed = oracle.exact_residuals(state.x)
         return {
+            "stationarity": oracle.stationarity(state.x, state.gradient + transposed(state.multipliers)),
             "step_size": self.step_size_at(k),
             "penalty": jnp.asarray(self.penalty),
             "momentum": self.momentum_at(k),

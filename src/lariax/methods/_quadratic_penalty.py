@@ -136,4 +136,4 @@ class QuadraticPenalty(AbstractScheduledMethod):
         return Answer(state.x, state.constraints, self.schedule(oracle).penalty_at(k) * state.constraints)
 
     def observe(self, oracle: Oracle, state: PenaltyState, k: Float[Array, ""]) -> dict[str, Array]:
-        return self.schedule(oracle).at(k)
+        return {"stationarity": oracle.stationarity(state.x, state.gradient), **self.schedule(oracle).at(k)}

@@ -425,6 +425,7 @@ class TrackedLagrangian(AbstractMethod):
     def observe(self, oracle: Oracle, state: TrackedState, k: Float[Array, ""]) -> dict[str, Array]:
         step_size, penalty = self._lengths(state)
         return {
+            "stationarity": _in_metric(oracle, state).stationarity(state.x, state.gradient),
             "step_size": step_size,
             "penalty": penalty,
             "gain": self._gain(state.of_gradient, k),

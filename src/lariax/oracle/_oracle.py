@@ -314,8 +314,16 @@ class Oracle(eqx.Module):
 
     def descent_within(self, z: Vector, gradient: Vector) -> Float[Array, ""]:
         """How fast a function with this gradient can be lowered from z without leaving the set."""
-        slope = self.coordinates.unravel(self._scaled(self._parts(gradient)[0]))
-        return self.problem.within.stationarity(self.x_of(z), slope)
+        return self.problem.within.stationarity(self.x_of(z), self._slope(gradient))
+
+    def stationarity(self, z: Vector, gradient: Vector) -> Float[Array, ""]:
+        """How far a function with this gradient, together with the simple term, is from being stationary at z."""
+        return self.problem.simple.stationarity(self.x_of(z), self._slope(gradient))
+
+    def violation(self, residuals: Float[Array, " m"], z: Vector) -> Float[Array, ""]:
+        """The length of the residuals, of those of inequalities where they are positive."""
+        own = residuals - self._slack_rows(z)
+        return jnp.linalg.norm(jnp.where(self.inequality, jnp.maximum(own, 0), own))
 
     def start(self, x: PyTree[Array], batch: Batch) -> Vector:
         """x as a vector, slacks as small as the first batch lets them be."""
@@ -368,6 +376,10 @@ class Oracle(eqx.Module):
     def _scaled(self, vector: Vector) -> Vector:
         """From the user's coordinates to the method's."""
         return vector if self.scaling is None else vector / self.scaling
+
+    def _slope(self, gradient: Vector) -> PyTree[Array]:
+        """A gradient in z as one in the user's x."""
+        return self.coordinates.unravel(self._scaled(self._parts(gradient)[0]))
 
     def _parts(self, z: Vector) -> tuple[Vector, Float[Array, " s"]]:
         return z[: self.coordinates.size], z[self.coordinates.size :]
