@@ -9,8 +9,7 @@ import numpy as np
 
 import lariax as lx
 from conftest import lasso_with_sum_one, normal
-from lariax.formulas import Filter, gain, updated
-from lariax.methods._tracked_lagrangian import _believable
+from lariax.formulas import Filter, believable, gain, updated
 from lariax.oracle import Oracle
 
 TRACKED = lx.TrackedLagrangian()
@@ -202,7 +201,7 @@ def test_one_batch_does_not_reopen_a_gain():
     def after(batches):
         now = filter
         for _ in range(batches):
-            seen = _believable(now, jnp.asarray(1e4))
+            seen = believable(jnp, now, jnp.asarray(1e4))
             now = updated(now, gain(now), 0.01, noise=1.0, drift=0.0, innovation=seen)
         return float(now.error)
 

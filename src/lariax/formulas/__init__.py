@@ -1,7 +1,8 @@
 """The update rules as plain arithmetic, one function a line of a paper.
 
 Nothing here knows about JAX: the functions take anything that adds and multiplies (JAX arrays, torch tensors, NumPy
-arrays, floats), so that every front end computes the same numbers from the same formula.
+arrays, floats), so that every front end computes the same numbers from the same formula. Where more than arithmetic is
+needed, the first argument `xp` is the array library to take it from (`jax.numpy`, `numpy`).
 """
 
 from lariax.formulas._filter import Filter, gain, lagged, updated
@@ -14,19 +15,87 @@ from lariax.formulas._schedules import (
     dual_penalty_lipschitz,
     penalty_lipschitz,
 )
+from lariax.formulas._shape import (
+    DRIFT,
+    PROBES,
+    REDUNDANT,
+    Load,
+    Shape,
+    averaged,
+    diagonal,
+    diagonal_shape,
+    is_whitened,
+    push,
+    sizes,
+    times,
+    whitened,
+)
 from lariax.formulas._storm import storm
+from lariax.formulas._tracked import (
+    EVERY,
+    OFTEN,
+    WINDOW,
+    Answers,
+    Curvature,
+    believable,
+    groups,
+    measured,
+    multiplier_bound,
+    next_refresh,
+    next_scale,
+    often_at,
+    penalty_for,
+    rate_at,
+    remembered,
+    signed,
+    step_for,
+    variance_of_mean,
+    violation,
+)
 
 __all__ = [
     "DETERMINISTIC_CONSTRAINTS",
+    "DRIFT",
+    "EVERY",
+    "OFTEN",
+    "PROBES",
+    "REDUNDANT",
     "STOCHASTIC_CONSTRAINTS",
+    "WINDOW",
+    "Answers",
+    "Curvature",
     "Exponents",
     "Filter",
     "LinearizedConstants",
+    "Load",
     "PenaltySchedule",
+    "Shape",
+    "averaged",
+    "believable",
+    "diagonal",
+    "diagonal_shape",
     "dual_penalty_lipschitz",
     "gain",
+    "groups",
+    "is_whitened",
     "lagged",
+    "measured",
+    "multiplier_bound",
+    "next_refresh",
+    "next_scale",
+    "often_at",
+    "penalty_for",
     "penalty_lipschitz",
+    "push",
+    "rate_at",
+    "remembered",
+    "signed",
+    "sizes",
+    "step_for",
     "storm",
+    "times",
     "updated",
+    "variance_of_mean",
+    "violation",
+    "whitened",
 ]

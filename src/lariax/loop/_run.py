@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
+from lariax.formulas import next_refresh
 from lariax.methods import AbstractMethod, Answer, State
 from lariax.oracle import Batch, Oracle, counting
 
@@ -53,8 +54,7 @@ class Rhythm(NamedTuple):
         """A quarter further on, at the end of a window, which then lies within a block."""
         if not self.window:
             return jnp.int32(NEVER)
-        place = iteration + self.shift + jnp.maximum(iteration // 4, 1)
-        return ((place // self.window + 1) * self.window - 1 - self.shift).astype(jnp.int32)
+        return next_refresh(jnp, iteration, self.start, self.window).astype(jnp.int32)
 
 
 class Records(NamedTuple):

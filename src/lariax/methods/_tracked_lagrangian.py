@@ -8,36 +8,40 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
-from lariax.formulas import Filter, gain, lagged, storm, updated
-from lariax.methods._base import AbstractMethod, Answer, check_positive
-from lariax.methods._whitening import (
-    DRIFT,
+from lariax.formulas import (
+    EVERY,
+    OFTEN,
     REDUNDANT,
+    WINDOW,
+    Answers,
+    Curvature,
+    Filter,
     Load,
     Shape,
+    believable,
     diagonal,
+    gain,
+    groups,
+    lagged,
+    measured,
+    multiplier_bound,
+    next_scale,
+    often_at,
+    penalty_for,
     push,
-    shaped,
+    rate_at,
+    remembered,
+    signed,
+    step_for,
+    storm,
     times,
+    updated,
+    variance_of_mean,
+    violation,
 )
+from lariax.methods._base import AbstractMethod, Answer, check_positive
+from lariax.methods._whitening import shaped
 from lariax.oracle import Batch, Look, Oracle, Vector, for_each, occasionally
-
-WINDOW = 100  # iterations that a running mean looks back
-EVERY = 8  # iterations between two measurements of drift and curvature,
-OFTEN = 64  # after this many iterations in which they are measured each time
-HASTE = 4.0  # in the first thousand iterations steps may be this much noisier: arriving comes before averaging
-FAR = 10.0  # a remembered curvature this many times the recent ones is not believed much longer
-FORCE = 4.0  # ||J^T y|| stays below FORCE times the recent maximum of ||grad f||, a penalty step below half of that
-
-
-class Curvature(NamedTuple):
-    """How the Lagrangian's gradient answers to steps, from same-sample differences D."""
-
-    largest: Float[Array, ""]  # L, the recent maximum of ||D|| / ||dx|| with the weights held fixed
-    square: Float[Array, ""]  # running mean of its square
-    secant: Float[Array, ""]  # running means of dx.D / dx.dx and D.D / dx.dx with weights that follow the step
-    secant_square: Float[Array, ""]
-    drift: Float[Array, ""]  # the part of the gradient's drift noise that moves of x cause
 
 
 class TrackedState(NamedTuple):
@@ -126,17 +130,17 @@ class TrackedLagrangian(AbstractMethod):
 
     def step(self, oracle: Oracle, state: TrackedState, k: Float[Array, ""], batch: Batch) -> TrackedState:
         oracle = _in_metric(oracle, state)
-        s, shape, groups = state, state.shape, _groups(oracle.batch_size)
-        rate = 1 / jnp.minimum(2 + k / 5, WINDOW)
+        s, shape, parts = state, state.shape, groups(oracle.batch_size)
+        rate, tiny = rate_at(jnp, k), _tiny(oracle)
         eta, rho = self._lengths(s)
 
         def respond(values: Array) -> Array:
             """What a change of the constraint values does to the weights: the penalty's answer and the multiplier's."""
-            return rho * (times(shape.penalty, values) + s.scale * times(shape.dual, values))
+            return rho * (times(jnp, shape.penalty, values) + s.scale * times(jnp, shape.dual, values))
 
         x = oracle.prox(s.x - eta * s.gradient, eta)
-        now = oracle.look_in_groups(x, batch, groups)
-        then = None if self.one_backward else oracle.look_in_groups(s.x, batch, groups)  # the same samples
+        now = oracle.look_in_groups(x, batch, parts)
+        then = None if self.one_backward else oracle.look_in_groups(s.x, batch, parts)  # the same samples
 
         # constraint values, sample by sample
         c0 = oracle.residual_rows(s.x, batch) if then is None else oracle.rows_of(then)
@@ -147,8 +151,8 @@ class TrackedLagrangian(AbstractMethod):
         others = oracle.repelled((oracle.batch_size * constraints - each) / (oracle.batch_size - 1), each)
 
         # multipliers, bounded, and weights from the other samples
-        multipliers = _signed(oracle, s.multipliers + s.scale * rho * times(shape.dual, constraints))
-        bound = jnp.minimum(1, FORCE * jnp.sqrt(s.force) / (push(shape, multipliers) + _tiny(oracle)))
+        multipliers = _signed(oracle, s.multipliers + s.scale * rho * times(jnp, shape.dual, constraints))
+        bound = multiplier_bound(jnp, shape, multipliers, s.force, tiny)
         each_weights = _signed(oracle, bound * s.multipliers + jax.vmap(respond)(others))
         weights = jnp.mean(each_weights, axis=0)
 
@@ -172,33 +176,32 @@ class TrackedLagrangian(AbstractMethod):
             s.of_constraints,
             alpha_u,
             rate,
-            noise=_variance_of_mean(c0) + (_eps(oracle) * jnp.mean(c0, axis=0)) ** 2,
-            drift=lagged(s.of_constraints.drift, _variance_of_mean(c1 - c0), rate),
-            innovation=_believable(s.of_constraints, (jnp.mean(c0, axis=0) - s.constraints) ** 2),
+            noise=variance_of_mean(jnp, c0) + (_eps(oracle) * jnp.mean(c0, axis=0)) ** 2,
+            drift=lagged(s.of_constraints.drift, variance_of_mean(jnp, c1 - c0), rate),
+            innovation=believable(jnp, s.of_constraints, (jnp.mean(c0, axis=0) - s.constraints) ** 2),
         )
         of_gradient = updated(
             s.of_gradient,
             alpha_g,
             rate,
-            noise=jnp.sum(_variance_of_mean(h0)) + _square(_eps(oracle) * jnp.mean(h0, axis=0)),
+            noise=jnp.sum(variance_of_mean(jnp, h0)) + _square(_eps(oracle) * jnp.mean(h0, axis=0)),
             drift=drift,
-            innovation=_believable(s.of_gradient, _square(jnp.mean(h0, axis=0) - s.gradient)),
+            innovation=believable(jnp, s.of_gradient, _square(jnp.mean(h0, axis=0) - s.gradient)),
         )
 
-        # shrink the steps when they add too much to the noise, measured by what there is to gain
-        weight = diagonal(shape.penalty)
-        violation = _violation(oracle, s)
-        signal = jnp.maximum(
-            _square(x - s.x) / (eta**2 * s.of_gradient.error + _tiny(oracle)),
-            jnp.vdot(violation, times(shape.penalty, violation))
-            / (4 * jnp.vdot(weight, s.of_constraints.error) + _tiny(oracle)),
+        scale = next_scale(
+            jnp,
+            s.scale,
+            k,
+            rate,
+            shape,
+            left=_violation(oracle, s),
+            gain_of_step=_square(x - s.x) / (eta**2 * s.of_gradient.error + tiny),
+            error=s.of_constraints.error,
+            of_gradient=(curvature.drift, alpha_g, of_gradient.noise),
+            of_constraints=(of_constraints.drift, alpha_u, of_constraints.noise),
+            tiny=tiny,
         )
-        allowed = DRIFT * (1 + HASTE / (1 + k / 1000)) * jnp.clip(signal, 1, 1e6)
-        too_long = (curvature.drift > allowed * alpha_g**2 * of_gradient.noise) | (
-            jnp.vdot(weight, of_constraints.drift) > allowed * jnp.vdot(weight, alpha_u**2 * of_constraints.noise)
-        )
-        change = jnp.minimum(0.02, rate / 2)
-        scale = jnp.clip(s.scale * jnp.where(too_long, 1 - change, 1 + change), 1e-4, 1)
         if self.one_backward:  # gradient noise that is not averaged away moves x, whatever it looks like from inside
             scale = jnp.minimum(scale, (1 + k / WINDOW) ** (-2 / 3))
 
@@ -220,17 +223,13 @@ class TrackedLagrangian(AbstractMethod):
         return _unless_it_blew_up(oracle, s, new, jnp.mean(h0, axis=0), jnp.mean(h1, axis=0))
 
     def _lengths(self, s: TrackedState) -> tuple[Array, Array]:
-        """eta and rho: rho = min(L, FORCE/2 ||grad f|| / ||J^T M u||), eta = min(theta / (L + rho), secant bound)."""
+        """eta and rho."""
         tiny = jnp.finfo(s.x.dtype).tiny
-        curvature = s.curvature
-        pushed = push(s.shape, times(s.shape.penalty, s.constraints))
-        rho = jnp.minimum(curvature.largest, FORCE / 2 * jnp.sqrt(s.force) / (pushed + tiny))
-        rho = rho if self.penalty is None else self.penalty * curvature.largest
+        pushed = push(jnp, s.shape, times(jnp, s.shape.penalty, s.constraints))
+        rho = penalty_for(jnp, s.curvature, s.force, pushed, tiny)
+        rho = rho if self.penalty is None else self.penalty * s.curvature.largest
         rho = rho if s.constraints.size else jnp.zeros_like(rho)
-        secant = jnp.maximum(curvature.secant, 0.1 * jnp.sqrt(curvature.secant_square)) / (
-            curvature.secant_square + tiny
-        )
-        eta = jnp.minimum(s.scale / (curvature.largest + rho + tiny), secant)
+        eta = step_for(jnp, s.curvature, s.scale, rho, tiny)
         return (eta if self.step_size is None else jnp.asarray(self.step_size)), rho
 
     def _gain(self, filter: Filter, k: Float[Array, ""]) -> Array:
@@ -270,39 +269,31 @@ class TrackedLagrangian(AbstractMethod):
                 )
             else:
                 of_step, of_weights = (
-                    jnp.sum(_variance_of_mean(follow)),
-                    jnp.sum(_variance_of_mean(full - follow)),
+                    jnp.sum(variance_of_mean(jnp, follow)),
+                    jnp.sum(variance_of_mean(jnp, full - follow)),
                 )
             length = _square(dx) + _tiny(oracle)
-            often = jnp.minimum(1, rate * jnp.where(k < OFTEN, 1, EVERY))
-            real = length > (1e-12 * (1 + jnp.linalg.norm(s.x))) ** 2  # otherwise dx is rounding
-
-            def ease(old: Array, new: Array, least: float) -> Array:
-                return jnp.where(real, lagged(old, new / length, jnp.maximum(often, least)), old)
-
-            curvature = Curvature(
-                largest=s.curvature.largest,
-                square=ease(s.curvature.square, _square(jnp.mean(fixed, axis=0)), 0.1),
-                secant=ease(s.curvature.secant, jnp.vdot(dx, jnp.mean(follow, axis=0)), 0.02),
-                secant_square=ease(s.curvature.secant_square, _square(jnp.mean(follow, axis=0)), 0.02),
-                drift=lagged(s.curvature.drift, of_step, often),
+            seen = Answers(
+                length=length,
+                real=length > (1e-12 * (1 + jnp.linalg.norm(s.x))) ** 2,  # otherwise dx is rounding
+                fixed=_square(jnp.mean(fixed, axis=0)),
+                along=jnp.vdot(dx, jnp.mean(follow, axis=0)),
+                follow=_square(jnp.mean(follow, axis=0)),
+                of_step=of_step,
+                of_weights=of_weights,
             )
-            # measured with weights in common, which shows (B - 1) / 2B of the noise that cross-fitted weights bring
-            crossed = 2 * oracle.batch_size / (oracle.batch_size - 1)
-            return curvature, lagged(s.of_gradient.drift, of_step + crossed * of_weights, often)
+            often = often_at(jnp, k, rate)
+            return measured(jnp, s.curvature, s.of_gradient.drift, seen, often, oracle.batch_size)
 
         due = (k < OFTEN) | (k % EVERY == 0)
         curvature, drift = jax.lax.cond(due, measure, lambda _: (s.curvature, s.of_gradient.drift), None)
-        # the maximum is forgotten slowly; fast, where nothing has come near it for long
-        seen = jnp.sqrt(curvature.square)
-        forget = jnp.where(s.curvature.largest > FAR * seen, 5.0, 0.5) / (k + 20)
-        return curvature._replace(largest=jnp.maximum(seen, s.curvature.largest * (1 - forget))), drift
+        return remembered(jnp, curvature, k), drift
 
     # --- the start, and now and then
 
     def init(self, oracle: Oracle, point: Vector, batches: Batch) -> TrackedState:
-        batch, groups = batches.first, _groups(oracle.batch_size)
-        look = oracle.look_in_groups(point, batch, groups)
+        batch, parts = batches.first, groups(oracle.batch_size)
+        look = oracle.look_in_groups(point, batch, parts)
         rows = oracle.rows_of(look)
         nothing = jnp.zeros(oracle.rows, oracle.dtype)
         slopes = oracle.group_gradients(look, nothing)
@@ -311,7 +302,7 @@ class TrackedLagrangian(AbstractMethod):
         # curvature of the objective, from a short step along its gradient
         size, steep = 1 + jnp.linalg.norm(point), jnp.linalg.norm(slope)
         probe = -100 * jnp.sqrt(_eps(oracle)) * size / (steep + _tiny(oracle)) * slope
-        beyond = oracle.group_gradients(oracle.look_in_groups(point + probe, batch, groups), nothing)
+        beyond = oracle.group_gradients(oracle.look_in_groups(point + probe, batch, parts), nothing)
         bend = jnp.linalg.norm(jnp.mean(beyond, axis=0) - slope) / (jnp.linalg.norm(probe) + _tiny(oracle))
         largest = jnp.maximum(bend, 1e-3 * steep / size)
         zero = jnp.zeros((), oracle.dtype)
@@ -319,11 +310,11 @@ class TrackedLagrangian(AbstractMethod):
 
         # noise of values and gradients over all batches of the start
         mean_slope, slope_noise, value_noise = self._noises(oracle, point, batches)
-        load = Load(~oracle.inequality, largest, _square(mean_slope), slope_noise, value_noise)
+        load = Load(~oracle.inequality, largest, _square(mean_slope), slope_noise, value_noise, oracle.batch_size)
         shape = shaped(oracle, point, batches, load, None, jax.random.key(0))
         constraints = jnp.mean(rows, axis=0)
         others = oracle.repelled((oracle.batch_size * constraints - rows) / (oracle.batch_size - 1), rows)
-        each = _signed(oracle, largest * jax.vmap(lambda v: times(shape.penalty, v))(others))
+        each = _signed(oracle, largest * jax.vmap(lambda v: times(jnp, shape.penalty, v))(others))
         gradients = oracle.group_gradients(look, each)
         return TrackedState(
             x=point,
@@ -331,7 +322,7 @@ class TrackedLagrangian(AbstractMethod):
             constraints=constraints,
             multipliers=nothing,
             weights=jnp.mean(each, axis=0),
-            of_gradient=Filter.fresh(jnp.sum(_variance_of_mean(gradients))),
+            of_gradient=Filter.fresh(jnp.sum(variance_of_mean(jnp, gradients))),
             of_constraints=Filter.fresh(value_noise),
             curvature=curvature,
             scale=zero + 0.1,
@@ -351,8 +342,8 @@ class TrackedLagrangian(AbstractMethod):
         share = count / oracle.batch_size
         return (
             jnp.mean(gradients, axis=0),
-            share * jnp.sum(_variance_of_mean(gradients)),
-            share * _variance_of_mean(values),
+            share * jnp.sum(variance_of_mean(jnp, gradients)),
+            share * variance_of_mean(jnp, values),
         )
 
     def refresh(self, oracle: Oracle, state: TrackedState, batches: Batch, key: Key[Array, ""]) -> TrackedState:
@@ -371,6 +362,7 @@ class TrackedLagrangian(AbstractMethod):
             s.force,
             s.of_gradient.noise,
             s.of_constraints.noise,
+            oracle.batch_size,
         )
         return s._replace(shape=shaped(oracle, s.x, batches, load, s.shape, key), force=force)
 
@@ -381,10 +373,10 @@ class TrackedLagrangian(AbstractMethod):
         In coordinates z = x / metric with metric^2 = 1 / rms that is an ordinary step, so all that belongs to the old
         coordinates is carried over to the new ones.
         """
-        groups = _groups(oracle.batch_size)
+        parts = groups(oracle.batch_size)
 
         def squares(batch: Batch) -> Vector:
-            look = oracle.look_in_groups(before * s.x, batch, groups)
+            look = oracle.look_in_groups(before * s.x, batch, parts)
             return jnp.mean(oracle.group_gradients(look, s.weights) ** 2, axis=0)
 
         rms = jnp.sqrt(jnp.mean(for_each(squares, batches), axis=0))
@@ -412,15 +404,15 @@ class TrackedLagrangian(AbstractMethod):
     def infeasible(self, oracle: Oracle, state: TrackedState) -> Bool[Array, ""]:
         """A violation of more than five standard errors that, scaled row by row, cannot be lowered within the set."""
         oracle, shape = _in_metric(oracle, state), state.shape
-        size = diagonal(shape.gram) + _tiny(oracle)
-        violation = _violation(oracle, state)
-        scaled = violation / size
-        significant = violation @ scaled > 25 * jnp.sum(state.of_constraints.error / size)
+        size = diagonal(jnp, shape.gram) + _tiny(oracle)
+        left = _violation(oracle, state)
+        scaled = left / size
+        significant = left @ scaled > 25 * jnp.sum(state.of_constraints.error / size)
         if shape.jacobian.shape[0]:
             slope = oracle.descent_within(state.x, shape.jacobian.T @ scaled)
         else:
-            slope = push(shape, scaled)
-        return significant & (slope**2 < REDUNDANT * violation @ scaled)
+            slope = push(jnp, shape, scaled)
+        return significant & (slope**2 < REDUNDANT * left @ scaled)
 
     def observe(self, oracle: Oracle, state: TrackedState, k: Float[Array, ""]) -> dict[str, Array]:
         step_size, penalty = self._lengths(state)
@@ -441,27 +433,12 @@ def _in_metric(oracle: Oracle, state: TrackedState) -> Oracle:
     return oracle if state.metric is None else replace(oracle, scaling=state.metric)
 
 
-def _groups(batch_size: int) -> int:
-    """Into how many equal parts a batch is cut to see the noise of gradients: two if it can be halved."""
-    return next(parts for parts in range(2, batch_size + 1) if batch_size % parts == 0)
-
-
 def _signed(oracle: Oracle, weights: Array) -> Array:
-    """No negative weight for an inequality: its slack takes up the rest."""
-    return jnp.where(oracle.inequality, jnp.maximum(weights, 0), weights)
+    return signed(jnp, oracle.inequality, weights)
 
 
 def _violation(oracle: Oracle, s: TrackedState) -> Float[Array, " m"]:
-    return jnp.where(
-        oracle.inequality & (s.multipliers <= 0),
-        jnp.maximum(s.constraints, 0),
-        s.constraints,
-    )
-
-
-def _believable(filter: Filter, innovation: Array) -> Array:
-    """Cut off at ten times what is expected: an estimate is lost when many batches say so, not when one does."""
-    return jnp.minimum(innovation, 10 * (filter.error + filter.noise))
+    return violation(jnp, oracle.inequality, s.multipliers, s.constraints)
 
 
 def _unless_it_blew_up(oracle: Oracle, old: TrackedState, new: TrackedState, h0: Vector, h1: Vector) -> TrackedState:
@@ -469,17 +446,11 @@ def _unless_it_blew_up(oracle: Oracle, old: TrackedState, new: TrackedState, h0:
     finite = jnp.isfinite(
         jnp.sum(new.gradient) + jnp.sum(new.constraints) + new.of_gradient.error + new.curvature.largest
     )
-    swing = push(old.shape, new.weights - old.weights)  # what new weights alone may change
+    swing = push(jnp, old.shape, new.weights - old.weights)  # what new weights alone may change
     limit = 10 * (jnp.linalg.norm(h0) + jnp.sqrt(old.of_gradient.noise) + swing)
     back = old._replace(scale=jnp.maximum(old.scale / 4, 1e-8), backed_off=old.backed_off + 1)
     good = finite & (jnp.linalg.norm(h1) <= limit)
     return jax.tree.map(lambda a, b: jnp.where(good, a, b), new, back)
-
-
-def _variance_of_mean(parts: Float[Array, "n p"]) -> Float[Array, " p"]:
-    """Of independent parts, entry by entry: sum (part - mean)^2 / (n (n - 1))."""
-    n = parts.shape[0]
-    return jnp.sum((parts - jnp.mean(parts, axis=0)) ** 2, axis=0) / (n * (n - 1))
 
 
 def _square(vector: Array) -> Float[Array, ""]:

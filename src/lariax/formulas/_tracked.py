@@ -1,0 +1,156 @@
+"""The controllers of the self-tuned method: from what a batch shows, how far and how hard the next step goes.
+
+`xp` is the array library that the arguments belong to, in NumPy's terms.
+"""
+
+from typing import Any, NamedTuple
+
+from lariax.formulas._filter import Filter, lagged
+from lariax.formulas._shape import DRIFT, Shape, diagonal, push, times
+
+WINDOW = 100  # iterations that a running mean looks back
+EVERY = 8  # iterations between two measurements of drift and curvature,
+OFTEN = 64  # after this many iterations in which they are measured each time
+HASTE = 4.0  # in the first thousand iterations steps may be this much noisier: arriving comes before averaging
+FAR = 10.0  # a remembered curvature this many times the recent ones is not believed much longer
+FORCE = 4.0  # ||J^T y|| stays below FORCE times the recent maximum of ||grad f||, a penalty step below half of that
+
+
+class Curvature(NamedTuple):
+    """How the Lagrangian's gradient answers to steps, from same-sample differences D."""
+
+    largest: Any  # L, the recent maximum of ||D|| / ||dx|| with the weights held fixed
+    square: Any  # running mean of its square
+    secant: Any  # running means of dx.D / dx.dx and D.D / dx.dx with weights that follow the step
+    secant_square: Any
+    drift: Any  # the part of the gradient's drift noise that moves of x cause
+
+
+class Answers(NamedTuple):
+    """What one measurement saw of the differences D for a step dx: with fixed weights, and with following ones."""
+
+    length: Any  # dx.dx
+    real: Any  # whether dx is more than rounding
+    fixed: Any  # ||D||^2, weights held fixed
+    along: Any  # dx.D, weights that follow the step
+    follow: Any  # ||D||^2, likewise
+    of_step: Any  # the noise that the move brings to the tracked gradient,
+    of_weights: Any  # and the noise that the change of the weights brings
+
+
+def rate_at(xp: Any, k: Any) -> Any:
+    """The rate of running means at iteration k."""
+    return 1 / xp.minimum(2 + k / 5, WINDOW)
+
+
+def often_at(xp: Any, k: Any, rate: Any) -> Any:
+    """The rate of running means of what is measured every `EVERY` iterations, after the first."""
+    return xp.minimum(1, rate * xp.where(k < OFTEN, 1, EVERY))
+
+
+def penalty_for(xp: Any, curvature: Curvature, force: Any, pushed: Any, tiny: Any) -> Any:
+    """rho = min(L, FORCE/2 ||grad f|| / ||J^T M u||), for pushed = ||J^T M u||."""
+    return xp.minimum(curvature.largest, FORCE / 2 * xp.sqrt(force) / (pushed + tiny))
+
+
+def step_for(xp: Any, curvature: Curvature, scale: Any, rho: Any, tiny: Any) -> Any:
+    """eta = min(theta / (L + rho), secant bound)."""
+    secant = xp.maximum(curvature.secant, 0.1 * xp.sqrt(curvature.secant_square)) / (curvature.secant_square + tiny)
+    return xp.minimum(scale / (curvature.largest + rho + tiny), secant)
+
+
+def multiplier_bound(xp: Any, shape: Shape, multipliers: Any, force: Any, tiny: Any) -> Any:
+    """What multipliers are scaled back by, so that ||J^T y|| <= FORCE ||grad f||."""
+    return xp.minimum(1, FORCE * xp.sqrt(force) / (push(xp, shape, multipliers) + tiny))
+
+
+def signed(xp: Any, inequality: Any, weights: Any) -> Any:
+    """No negative weight for an inequality: its slack takes up the rest."""
+    return xp.where(inequality, xp.maximum(weights, 0), weights)
+
+
+def violation(xp: Any, inequality: Any, multipliers: Any, constraints: Any) -> Any:
+    """Constraint values, less what an inequality without a multiplier has to spare."""
+    return xp.where(inequality & (multipliers <= 0), xp.maximum(constraints, 0), constraints)
+
+
+def believable(xp: Any, filter: Filter, innovation: Any) -> Any:
+    """Cut off at ten times what is expected: an estimate is lost when many batches say so, not when one does."""
+    return xp.minimum(innovation, 10 * (filter.error + filter.noise))
+
+
+def variance_of_mean(xp: Any, parts: Any) -> Any:
+    """Of independent parts, entry by entry: sum (part - mean)^2 / (n (n - 1))."""
+    n = parts.shape[0]
+    return xp.sum((parts - xp.mean(parts, axis=0)) ** 2, axis=0) / (n * (n - 1))
+
+
+def measured(
+    xp: Any, curvature: Curvature, drift: Any, seen: Answers, often: Any, batch_size: int
+) -> tuple[Curvature, Any]:
+    """Curvature and the drift of the tracked gradient, with one more measurement taken in."""
+
+    def ease(old: Any, new: Any, least: float) -> Any:
+        return xp.where(seen.real, lagged(old, new / seen.length, xp.maximum(often, least)), old)
+
+    # measured with weights in common, which shows (B - 1) / 2B of the noise that cross-fitted weights bring
+    crossed = 2 * batch_size / (batch_size - 1)
+    return Curvature(
+        largest=curvature.largest,
+        square=ease(curvature.square, seen.fixed, 0.1),
+        secant=ease(curvature.secant, seen.along, 0.02),
+        secant_square=ease(curvature.secant_square, seen.follow, 0.02),
+        drift=lagged(curvature.drift, seen.of_step, often),
+    ), lagged(drift, seen.of_step + crossed * seen.of_weights, often)
+
+
+def remembered(xp: Any, curvature: Curvature, k: Any) -> Curvature:
+    """The maximum is forgotten slowly; fast, where nothing has come near it for long."""
+    seen = xp.sqrt(curvature.square)
+    forget = xp.where(curvature.largest > FAR * seen, 5.0, 0.5) / (k + 20)
+    return curvature._replace(largest=xp.maximum(seen, curvature.largest * (1 - forget)))
+
+
+def next_scale(
+    xp: Any,
+    scale: Any,
+    k: Any,
+    rate: Any,
+    shape: Shape,
+    *,
+    left: Any,
+    gain_of_step: Any,
+    error: Any,
+    of_gradient: tuple[Any, Any, Any],
+    of_constraints: tuple[Any, Any, Any],
+    tiny: Any,
+) -> Any:
+    """theta, shrunk when the steps add too much to the noise, measured by what there is to gain.
+
+    `left` is the violation before the step and `error` the variances of its rows, `gain_of_step` is
+    ||dx||^2 / eta^2 over the gradient's error; then (drift by the step, gain, noise) of gradient and constraints.
+    """
+    weight = diagonal(xp, shape.penalty)
+    signal = xp.maximum(
+        gain_of_step,
+        xp.vdot(left, times(xp, shape.penalty, left)) / (4 * xp.vdot(weight, error) + tiny),
+    )
+    allowed = DRIFT * (1 + HASTE / (1 + k / 1000)) * xp.minimum(xp.maximum(signal, 1), 1e6)
+    drift, alpha, noise = of_gradient
+    drifts, alphas, noises = of_constraints
+    too_long = (drift > allowed * alpha**2 * noise) | (
+        xp.vdot(weight, drifts) > allowed * xp.vdot(weight, alphas**2 * noises)
+    )
+    change = xp.minimum(0.02, rate / 2)
+    return xp.minimum(xp.maximum(scale * xp.where(too_long, 1 - change, 1 + change), 1e-4), 1)
+
+
+def groups(batch_size: int) -> int:
+    """Into how many equal parts a batch is cut to see the noise of gradients: two if it can be halved."""
+    return next(parts for parts in range(2, batch_size + 1) if batch_size % parts == 0)
+
+
+def next_refresh(xp: Any, iteration: Any, start: int, window: int) -> Any:
+    """A quarter further on, at the end of a window of places. Iteration k has place k + start - 1."""
+    place = iteration + start - 1 + xp.maximum(iteration // 4, 1)
+    return (place // window + 1) * window - start
