@@ -1,0 +1,179 @@
+"""The host's side of a run: call after call of the compiled loop, until something ends it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
+
+from lariax.loop._budget import Budget, Pace
+from lariax.loop._ledger import Ledger
+from lariax.loop._looks import Looked, Looks, Sight
+from lariax.loop._progress import ProgressBar
+from lariax.loop._result import Continuation, Result, outcome
+from lariax.loop._run import Run, advance, conclude
+from lariax.loop._start import Start
+from lariax.problem import Linear, LinearSystem, Problem
+
+
+class Snapshot(NamedTuple):
+    """What a callback sees, at every record."""
+
+    iteration: int
+    x: PyTree[Array]
+    multipliers: dict[str, Array]
+    record: dict[str, Any]
+
+
+class Position(NamedTuple):
+    """Where a run stands: all that changes on the way, but for the place in a `Stream`."""
+
+    run: Run
+    iteration: int
+    evaluations: int
+    ledger: Ledger
+    looked: Looked
+    sight: Sight | None = None  # the look after this very iteration
+
+
+@dataclass
+class Drive:
+    """Takes a run to its end.
+
+    The position is replaced as a whole, when a call of the compiled loop and what belongs to it is done: whatever
+    interrupts in between, it is sound.
+    """
+
+    start: Start
+    position: Position
+    budget: Budget
+    first: int  # the iteration from which the budget counts
+    last: int | None  # and the one that it allows
+    looks: Looks | None
+    bar: ProgressBar
+    callback: Callable[[Snapshot], Any] | None
+
+    def go(self) -> Result:
+        pace = Pace()
+        self.bar.span(self.first, self.last, self.start.oracle.draws_per_iteration)
+        try:
+            while (status := self._ended()) is None:
+                status = self._advance(pace) or self._shown()
+                if status:
+                    break
+        except KeyboardInterrupt:
+            status = "interrupted"
+        return self._result(status)
+
+    def _ended(self) -> str | None:
+        """How the run has ended, as far as its position tells."""
+        position = self.position
+        if not position.run.finite:
+            return "diverged"
+        if self.looks and position.sight and self.looks.accepts(position.sight):
+            return "stationary"
+        if (self.last is not None and position.iteration >= self.last) or self.budget.out_of_time():
+            return "budget"
+        return None
+
+    def _advance(self, pace: Pace) -> str | None:
+        """One call of the compiled loop, and the look that may be due after it."""
+        start, before = self.start, self.position
+        oracle, beat, iteration = start.oracle, start.settings.rhythm, before.iteration
+        fed, stop = start.feeder.nothing, self._next_stop(pace)
+        if start.feeder:
+            place = (iteration + beat.start) // beat.block * beat.block
+            fed, available = start.feeder.block(place, beat.block, oracle.sample_counts)
+            if available - beat.shift <= iteration:
+                return "source_ended"
+            stop = min(stop, available - beat.shift)
+        began = self.budget.elapsed()
+        run, records = jax.block_until_ready(
+            advance(
+                oracle,
+                start.method,
+                before.run,
+                jnp.int32(stop),
+                jnp.int32(self._interval),
+                fed,
+                beat,
+                before.ledger.capacity,
+            )
+        )
+        ended = self.budget.elapsed()
+        pace.learn(stop - iteration, ended - began)
+        ledger = before.ledger.added(records, iteration, stop, began, ended, before.looked.draws)
+        evaluations = before.evaluations + int(records.evaluations)
+        position = Position(run, int(run.iteration), evaluations, ledger, before.looked)
+        if self.looks and run.finite and position.iteration == self.looks.next_after(position.iteration - 1):
+            position = self._looked_at(position)
+        self.position = position
+        self.bar.update(position.iteration, ledger.newest)
+        return None
+
+    @property
+    def _interval(self) -> int:
+        """Iterations between two records: for the history, or for whoever watches."""
+        return self.position.ledger.every if self.callback else self.position.ledger.spacing
+
+    def _next_stop(self, pace: Pace) -> int:
+        iteration, every = self.position.iteration, self._interval
+        rows = 1 if self.callback else self.position.ledger.capacity
+        stop = min(pace.next_stop(iteration, self.last, self.budget), (iteration // every + rows) * every)
+        return min(stop, self.looks.next_after(iteration)) if self.looks else stop
+
+    def _looked_at(self, position: Position) -> Position:
+        assert self.looks
+        sight = self.looks.look(position.iteration, self._concluded(position)[0])
+        return position._replace(looked=self.looks.record, sight=sight)
+
+    def _concluded(self, position: Position) -> tuple[PyTree, dict[str, Array], Any]:
+        return conclude(self.start.oracle, self.start.method, position.run)
+
+    def _shown(self) -> str | None:
+        """What the callback says to it."""
+        position = self.position
+        if not self.callback or position.iteration % self._interval or self._ended() in ("diverged", "stationary"):
+            return None
+        x, multipliers, _ = self._concluded(position)
+        stop = self.callback(Snapshot(position.iteration, x, multipliers, position.ledger.newest))
+        return "interrupted" if stop else None
+
+    def _result(self, status: str) -> Result:
+        start, position = self.start, self.position
+        x, multipliers, infeasible = self._concluded(position)
+        if status == "budget" and (infeasible or _has_no_solution(start.oracle.problem, x)):
+            status = "infeasible_stationary"
+        sight = position.sight
+        if self.looks:
+            if sight is None and position.run.finite:
+                position = self._looked_at(position)
+                sight = position.sight
+                status = "stationary" if status == "budget" and sight and self.looks.accepts(sight) else status
+            best = start.settings.output == "best"
+            sight = position.looked.best if best else sight
+            if sight and (best or status == "stationary"):
+                x, multipliers = sight.x, sight.multipliers  # those that the certificate vouches for
+        per_iteration = start.oracle.draws_per_iteration
+        return Result(
+            x=x,
+            multipliers=multipliers,
+            iterations=position.iteration,
+            draws=(position.iteration + start.settings.rhythm.start) * per_iteration + position.looked.draws,
+            evaluations=position.evaluations,
+            seconds=position.ledger.seconds_before + self.budget.elapsed(),
+            history=position.ledger.history(),
+            outcome=outcome(status),
+            choice=start.choice,
+            continuation=Continuation(
+                position.run, start.oracle, start.method, start.settings, start.feeder, position.looked
+            ),
+            certified=sight.certificate if sight else None,
+        )
+
+
+def _has_no_solution(problem: Problem, x: PyTree[Array]) -> bool:
+    linear = [constraint for constraint in problem.constraints.values() if isinstance(constraint, Linear)]
+    return bool(linear) and LinearSystem(linear, x).least_violation() > 0

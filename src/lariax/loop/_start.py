@@ -1,0 +1,151 @@
+"""The start of a run: from a point, or from where another run stopped."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from lariax.loop._feed import Feeder
+from lariax.loop._result import Result, Settings
+from lariax.loop._run import Run, begin, begin_traced, rhythm
+from lariax.methods import AbstractMethod, TrackedLagrangian
+from lariax.oracle import Oracle, as_point, bind
+from lariax.problem import Linear, Problem, as_key
+
+OUTPUTS = ("last", "random", "best")
+
+
+class Start(NamedTuple):
+    """A run that is ready to go on."""
+
+    oracle: Oracle
+    method: AbstractMethod
+    run: Run
+    settings: Settings
+    feeder: Feeder
+    evaluations: Any  # made until now
+    traced: bool
+    choice: str
+    earlier: Result | None
+
+
+def fresh(problem: Problem, x0: PyTree, method: Any, batch_size: int | None, seed: Any, output: str | None) -> Start:
+    batch_size = 1 if batch_size is None else batch_size
+    seed = 0 if seed is None else seed
+    output = "last" if output is None else output
+    if not isinstance(batch_size, int | np.integer) or batch_size < 1:
+        raise ValueError(f"batch_size must be a positive integer, found {batch_size!r}.")
+    if output not in OUTPUTS:
+        raise ValueError(f"output must be one of {', '.join(map(repr, OUTPUTS))}, found {output!r}.")
+    x = as_point(problem, x0)
+    method, choice = _choose(method, problem)
+    feeder = Feeder(problem.sources)
+    structures = feeder.structures()
+    batch_size = max(int(batch_size), method.smallest_batch)
+    oracle = bind(problem, x, structures, batch_size=batch_size, copies=method.copies, has_slacks=method.wants_slacks)
+    method = _in_precision(method.prepare(oracle, x), oracle.dtype)
+    beat = rhythm(oracle, method, structures)
+    fed = feeder.start(beat.start, beat.block, oracle.sample_counts)
+    key = as_key(seed)
+    traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((x, key, method, oracle)))
+    compiled = begin_traced if traced else begin
+    run, finite, evaluations = compiled(oracle, method, x, key, fed, beat, output == "random")
+    if not traced:
+        _check_finite(finite)
+        evaluations = int(evaluations)
+    settings = Settings(batch_size, output, beat)
+    return Start(oracle, method, run, settings, feeder, evaluations, traced, choice, earlier=None)
+
+
+def continued(
+    problem: Problem, earlier: Result, method: Any, batch_size: int | None, seed: Any, output: str | None
+) -> Start:
+    before = earlier.continuation
+    if before is None:
+        raise ValueError("a run that was traced (jit, vmap) cannot be continued. Start a new run from result.x.")
+    if earlier.status == "diverged":
+        raise ValueError("a diverged run cannot go on. Start a new run from result.x with a smaller step size.")
+    settings = before.settings
+    if batch_size is not None and max(int(batch_size), before.method.smallest_batch) != settings.batch_size:
+        raise ValueError(_keeps("batch_size", settings.batch_size, batch_size))
+    if output not in (None, settings.output):
+        raise ValueError(_keeps("output", settings.output, output))
+    oracle = bind(
+        problem,
+        earlier.x,
+        before.feeder.structures(),
+        batch_size=before.settings.batch_size,
+        copies=before.method.copies,
+        has_slacks=before.method.wants_slacks,
+    )
+    if seed is not None and not eqx.tree_equal(jax.random.key_data(as_key(seed)), jax.random.key_data(before.run.key)):
+        raise ValueError("a continued run keeps its seed. Start a new run from result.x to change it.")
+    if not isinstance(method, str):
+        given = _choose(method, problem)[0]
+        if not eqx.tree_equal(_in_precision(given.prepare(oracle, earlier.x), oracle.dtype), before.method):
+            raise ValueError("a continued run keeps its method. Start a new run from result.x to change it.")
+    if (oracle.blocks, oracle.coordinates) != (before.oracle.blocks, before.oracle.coordinates):
+        raise ValueError(
+            f"this result belongs to a problem with constraints {_lengths(before.oracle)}, found {_lengths(oracle)}. "
+            "Names, order and lengths must stay; start a new run from result.x otherwise."
+        )
+    return Start(
+        oracle,
+        before.method,
+        before.run,
+        before.settings,
+        before.feeder,
+        earlier.evaluations,
+        traced=False,
+        choice=earlier.choice,
+        earlier=earlier,
+    )
+
+
+def _keeps(name: str, kept: Any, found: Any) -> str:
+    return f"a continued run keeps its {name}={kept!r}, found {found!r}. Start a new run from result.x."
+
+
+def _lengths(oracle: Oracle) -> dict[str, int]:
+    return {block.name: block.size for block in oracle.blocks}
+
+
+def _choose(method: Any, problem: Problem) -> tuple[AbstractMethod, str]:
+    """The method, and a word on the choice if it was ours."""
+    if isinstance(method, AbstractMethod):
+        return method, ""
+    if not (isinstance(method, str) and method == "auto"):
+        raise TypeError(f'method must be "auto" or a method such as lx.TrackedLagrangian(), found {method!r}.')
+    constraints = problem.constraints.values()
+    if not constraints:
+        why = "there are no constraints, and its momentum tunes itself"
+    elif all(isinstance(constraint, Linear) for constraint in constraints):
+        why = "all constraints are linear, and it needs no Lipschitz constant as LinearizedALM would"
+    elif all(constraint.samples is None for constraint in constraints):
+        why = "all constraints are deterministic, and it needs no step size or penalty"
+    else:
+        why = "constraints are random, and it is unbiased without a step size or penalty to choose"
+    return TrackedLagrangian(), f'method="auto" took TrackedLagrangian: {why}.'
+
+
+def _in_precision(method: AbstractMethod, dtype: Any) -> AbstractMethod:
+    """Hyperparameters as arrays: they are traced, so other values do not compile again."""
+
+    def convert(leaf: Any) -> Any:
+        is_number = isinstance(leaf, float | int | np.ndarray | np.generic | jax.Array) and not isinstance(leaf, bool)
+        return jnp.asarray(leaf, dtype) if is_number else leaf
+
+    return jax.tree.map(convert, method)
+
+
+def _check_finite(finite: dict[str, Array]) -> None:
+    bad = [what for what, is_finite in finite.items() if not is_finite]
+    bad.sort(key=lambda what: what == "a gradient")  # blame a value first, if there is one to blame
+    if bad:
+        raise ValueError(
+            f"{bad[0]} is not finite at x0 on the first batch of samples. Start from a point where every function is "
+            "defined, and look for log, sqrt or division at 0 (also in gradients: sqrt and norm at 0)."
+        )
