@@ -1,11 +1,17 @@
 """Constrained optimisation when the objective and the constraints are only seen through samples."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from lariax import prox, sets
 from lariax.certificate import Certificate, certify
 from lariax.loop import STATUSES, History, Result, Snapshot, solve
 from lariax.methods import DualPenalty, LinearizedALM, QuadraticPenalty, TrackedLagrangian
 from lariax.oracle import LariaxWarning
 from lariax.problem import AtLeast, AtMost, Dataset, Distribution, Equal, Linear, Problem, Stratified, Stream
+
+if TYPE_CHECKING:
+    from lariax import rivals
 
 __version__ = "0.1.0"
 
@@ -31,6 +37,16 @@ __all__ = [
     "TrackedLagrangian",
     "certify",
     "prox",
+    "rivals",
     "sets",
     "solve",
 ]
+
+_ON_DEMAND = ("rivals",)
+"""Packages that `import lariax` leaves alone until somebody asks for them."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ON_DEMAND:
+        return importlib.import_module(f"lariax.{name}")
+    raise AttributeError(f"module 'lariax' has no attribute {name!r}")

@@ -1,9 +1,27 @@
 """The methods, one file a family."""
 
-from lariax.methods._base import AbstractMethod, Answer, State
+from lariax.methods._base import (
+    AbstractMethod,
+    AbstractScheduledMethod,
+    Answer,
+    State,
+    check_positive,
+    linear_system,
+)
 from lariax.methods._dual_penalty import DualPenalty
 from lariax.methods._linearized_alm import LinearizedALM
 from lariax.methods._quadratic_penalty import QuadraticPenalty
 from lariax.methods._tracked_lagrangian import TrackedLagrangian
 
-__all__ = ["AbstractMethod", "Answer", "DualPenalty", "LinearizedALM", "QuadraticPenalty", "State", "TrackedLagrangian"]
+__all__ = [
+    "AbstractMethod",
+    "AbstractScheduledMethod",
+    "Answer",
+    "DualPenalty",
+    "LinearizedALM",
+    "QuadraticPenalty",
+    "State",
+    "TrackedLagrangian",
+    "check_positive",
+    "linear_system",
+]

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
 from lariax.oracle import Batch, Oracle, Vector
+from lariax.problem import Linear, LinearSystem
 
 State = Any
 
@@ -66,7 +67,8 @@ class AbstractMethod(eqx.Module):
 
     @abc.abstractmethod
     def observe(self, oracle: Oracle, state: State, k: Float[Array, ""]) -> dict[str, Array]:
-        """Scalars worth plotting, after iteration k; "stationarity" is one of them. They never feed back."""
+        """Scalars worth plotting, after iteration k; "stationarity" is one of them if the method has an estimate of
+        the gradient. They never feed back."""
 
 
 class AbstractScheduledMethod(AbstractMethod):
@@ -101,3 +103,16 @@ def check_pairs(method: AbstractMethod, oracle: Oracle) -> None:
             f"{type(method).__name__} forms unbiased products from pairs within a batch and needs batch_size >= 2, "
             f"found {oracle.batch_size}. Raise batch_size, or use pairs=False."
         )
+
+
+def linear_system(method: AbstractMethod, oracle: Oracle, x: PyTree[Array]) -> LinearSystem:
+    """All constraints as one A x = b; refused if one of them is not linear, or if there is none."""
+    constraints = oracle.problem.constraints
+    others = [name for name, constraint in constraints.items() if not isinstance(constraint, Linear)]
+    if others or not constraints:
+        raise ValueError(
+            f"{type(method).__name__} is for problems whose constraints are all lx.Linear, found "
+            f"{'others: ' + ', '.join(map(repr, others)) if others else 'none'}. Use lx.QuadraticPenalty or "
+            'lx.DualPenalty, or method="auto".'
+        )
+    return LinearSystem([c for c in constraints.values() if isinstance(c, Linear)], x)

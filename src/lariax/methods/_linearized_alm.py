@@ -6,9 +6,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from lariax.formulas import LinearizedConstants, storm
-from lariax.methods._base import AbstractScheduledMethod, Answer, check_positive
+from lariax.methods._base import AbstractScheduledMethod, Answer, check_positive, linear_system
 from lariax.oracle import Batch, Oracle, Vector
-from lariax.problem import Linear, LinearSystem
 
 
 class LinearizedState(NamedTuple):
@@ -93,15 +92,7 @@ class LinearizedALM(AbstractScheduledMethod):
         return cls(lipschitz, found.penalty, found.step_size, found.momentum, found.log_offset)
 
     def prepare(self, oracle: Oracle, x: PyTree[Array]) -> "LinearizedALM":
-        constraints = oracle.problem.constraints
-        others = [name for name, constraint in constraints.items() if not isinstance(constraint, Linear)]
-        if others or not constraints:
-            raise ValueError(
-                "LinearizedALM is for problems whose constraints are all lx.Linear, found "
-                f"{'others: ' + ', '.join(map(repr, others)) if others else 'none'}. Use lx.QuadraticPenalty or "
-                'lx.DualPenalty, or method="auto".'
-            )
-        norm = LinearSystem([c for c in constraints.values() if isinstance(c, Linear)], x).norm()
+        norm = linear_system(self, oracle, x).norm()
         penalty = self.lipschitz / norm**2 if self.penalty is None else self.penalty
         step_size = 0.5 / (self.lipschitz + penalty * norm**2) if self.step_size is None else self.step_size
         momentum = 4 * self.lipschitz**2 if self.momentum is None else self.momentum

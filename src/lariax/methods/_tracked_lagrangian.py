@@ -31,7 +31,6 @@ from lariax.formulas import (
     push,
     rate_at,
     remembered,
-    signed,
     step_for,
     storm,
     times,
@@ -151,9 +150,9 @@ class TrackedLagrangian(AbstractMethod):
         others = oracle.repelled((oracle.batch_size * constraints - each) / (oracle.batch_size - 1), each)
 
         # multipliers, bounded, and weights from the other samples
-        multipliers = _signed(oracle, s.multipliers + s.scale * rho * times(jnp, shape.dual, constraints))
+        multipliers = oracle.signed(s.multipliers + s.scale * rho * times(jnp, shape.dual, constraints))
         bound = multiplier_bound(jnp, shape, multipliers, s.force, tiny)
-        each_weights = _signed(oracle, bound * s.multipliers + jax.vmap(respond)(others))
+        each_weights = oracle.signed(bound * s.multipliers + jax.vmap(respond)(others))
         weights = jnp.mean(each_weights, axis=0)
 
         # Lagrangian gradient, group by group
@@ -314,7 +313,7 @@ class TrackedLagrangian(AbstractMethod):
         shape = shaped(oracle, point, batches, load, None, jax.random.key(0))
         constraints = jnp.mean(rows, axis=0)
         others = oracle.repelled((oracle.batch_size * constraints - rows) / (oracle.batch_size - 1), rows)
-        each = _signed(oracle, largest * jax.vmap(lambda v: times(jnp, shape.penalty, v))(others))
+        each = oracle.signed(largest * jax.vmap(lambda v: times(jnp, shape.penalty, v))(others))
         gradients = oracle.group_gradients(look, each)
         return TrackedState(
             x=point,
@@ -431,10 +430,6 @@ class TrackedLagrangian(AbstractMethod):
 
 def _in_metric(oracle: Oracle, state: TrackedState) -> Oracle:
     return oracle if state.metric is None else replace(oracle, scaling=state.metric)
-
-
-def _signed(oracle: Oracle, weights: Array) -> Array:
-    return signed(jnp, oracle.inequality, weights)
 
 
 def _violation(oracle: Oracle, s: TrackedState) -> Float[Array, " m"]:

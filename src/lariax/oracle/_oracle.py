@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, Key, PyTree
 
+from lariax.formulas import signed
 from lariax.oracle._coordinates import Coordinates
 from lariax.problem import AbstractSource, Problem
 
@@ -61,16 +62,16 @@ class Look(NamedTuple):
     residuals: Rows
     pull: Callable[[tuple[Float[Array, " n"], Rows]], tuple[Vector]]
 
-    def gradient(self, weights: Rows | None = None) -> Vector:
-        """mean of grad f + sum over rows of J_i^T w_i / n: one backward pass, the Jacobian is never formed.
+    def gradient(self, weights: Rows | None = None, objective: ArrayLike = 1.0) -> Vector:
+        """mean of w_0 grad f + sum over rows of J_i^T w_i / n: one backward pass, the Jacobian is never formed.
 
-        `weights` has one row for all samples, or one for each.
+        `weights` has one row for all samples, or one for each; `objective` is w_0.
         """
         n = self.objective.shape[0]
         if weights is None:
             weights = tuple(jnp.zeros_like(r) for r in self.residuals)
         spread = tuple(jnp.broadcast_to(w, r.shape) / r.shape[0] for w, r in zip(weights, self.residuals, strict=True))
-        return self.pull((jnp.full_like(self.objective, 1 / n), spread))[0]
+        return self.pull((jnp.full_like(self.objective, objective / n), spread))[0]
 
 
 class Oracle(eqx.Module):
@@ -352,10 +353,14 @@ class Oracle(eqx.Module):
 
     def named_multipliers(self, multipliers: Float[Array, " m"]) -> dict[str, Array]:
         """Multipliers with the user's sign: L = f + sum y . fun. On the wrong side for an inequality they are 0."""
-        multipliers = jnp.where(self.inequality, jnp.maximum(multipliers, 0), multipliers)
+        multipliers = self.signed(multipliers)
         signs = {name: constraint.sign for name, constraint in self.problem.constraints.items()}
         named = {block.name: multipliers[block.rows].reshape(block.shape) for block in self.blocks}
         return {name: jnp.where(y == 0, 0, signs[name] * y) for name, y in named.items()}  # no negative zeros
+
+    def signed(self, multipliers: Float[Array, "*n m"]) -> Float[Array, "*n m"]:
+        """No negative multiplier for an inequality: its slack takes up the rest."""
+        return signed(jnp, self.inequality, multipliers)
 
     def join(self, rows: Rows) -> Float[Array, " m"]:
         """Batch means as one residual vector."""
