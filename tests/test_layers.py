@@ -18,6 +18,7 @@ LAYERS = [
     {"methods"},
     {"rivals"},
     {"loop"},
+    {"gallery"},
 ]
 LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
 FILES = [path for path in sorted(ROOT.rglob("*.py")) if path.parent != ROOT]

@@ -108,11 +108,13 @@ def certify(
         spent += 0 if half is case.judge else half.draws
     else:
         y, notes = _given(case.judge.oracle, multipliers)
+    if on == "heldout":
+        notes += _not_held_out(problem)
     certificate = _judged(case, point, y, key, ask, notes, fitted, spent)
-    if on == "heldout" or problem.heldout is None:
+    if on == "heldout" or not problem.has_heldout:
         return certificate
     other = _case(problem, point, ask, key, "heldout", halves=False)
-    beside = _judged(other, point, y, key, ask, notes, fitted, other.judge.draws)
+    beside = _judged(other, point, y, key, ask, notes + _not_held_out(problem), fitted, other.judge.draws)
     return dataclasses.replace(certificate, heldout=beside)
 
 
@@ -125,7 +127,7 @@ def _check(problem: Any, draws: Any, confidence: Any, on: Any) -> None:
         raise ValueError(f"confidence must be at least 0.5 and below 1, found {confidence!r}.")
     if on not in ON:
         raise ValueError(f"on must be one of {', '.join(map(repr, ON))}, found {on!r}.")
-    if on == "heldout" and problem.heldout is None:
+    if on == "heldout" and not problem.has_heldout:
         raise ValueError('on="heldout" needs a problem with heldout=, found none. Give lx.Problem a source for it.')
 
 
@@ -158,19 +160,20 @@ class _Case(NamedTuple):
 
 
 def _case(problem: Problem, point: PyTree, ask: _Ask, key: Key[Array, ""], on: str, halves: bool) -> _Case:
+    trained = problem.sources
     if on == "heldout":
-        problem = eqx.tree_at(lambda p: p.samples, problem, problem.heldout, is_leaf=lambda node: node is None)
+        problem = problem.on_heldout()
     sources = problem.sources
+    fresh = {i for i, source in enumerate(sources) if source is not trained[i]}  # held-out ones
     if on == "samples" and _all_rows(sources, ask.draws):
         part = _exactly(problem, point)
         about = f"about all {_rows(sources)} rows of the data" if part.draws else "about the problem, nothing is random"
         return _Case(part, part if halves else None, population=False, exact=True, about=about)
-    wanted = _samples_wanted(sources, ask.draws, on)
+    wanted = _samples_wanted(sources, ask.draws, fresh)
     read = {i: _read(source, wanted) for i, source in enumerate(sources) if isinstance(source, Stream)}
     sources = tuple(read.get(i, source) for i, source in enumerate(sources))
     once = dict(read)  # whose rows are a sample of their own, each to be used once
-    if on == "heldout" and isinstance(sources[0], Dataset):
-        once[0] = sources[0]
+    once.update({i: source for i, source in enumerate(sources) if i in fresh and isinstance(source, Dataset)})
     wanted = min([wanted, *map(len, once.values())])
     least = FEWEST_BATCHES * (2 if halves else 1)
     if wanted < least:
@@ -187,8 +190,10 @@ def _case(problem: Problem, point: PyTree, ask: _Ask, key: Key[Array, ""], on: s
     fit_part = _sampled(problem, point, sources, orders, 0, first) if halves else None
     judge_part = _sampled(problem, point, sources, orders, first, wanted - first)
     random = [source for source in sources if source is not None]
-    about_rows = [isinstance(s, Dataset | Stratified) and i not in once for i, s in enumerate(sources) if s is not None]
-    population = not (about_rows[0] if on == "heldout" else all(about_rows))
+    about_rows = {
+        i: isinstance(s, Dataset | Stratified) and i not in once for i, s in enumerate(sources) if s is not None
+    }
+    population = not (any(about_rows[i] for i in fresh) if fresh else all(about_rows.values()))
     if on == "heldout":
         about = "on held-out rows, about the distribution behind them" if population else "about the held-out rows"
     elif population:
@@ -209,11 +214,12 @@ def _rows(sources: Any) -> str:
     return " + ".join(f"{count:,}" for count in counts)
 
 
-def _samples_wanted(sources: tuple[AbstractSource | None, ...], draws: int | None, on: str) -> int:
+def _samples_wanted(sources: tuple[AbstractSource | None, ...], draws: int | None, fresh: set[int]) -> int:
     if draws is not None:
         return draws // max(sum(source.rows_per_sample for source in sources if source is not None), 1)
-    if on == "heldout" and isinstance(sources[0], Dataset):
-        return len(sources[0])
+    held = [len(source) for i in fresh if isinstance(source := sources[i], Dataset)]
+    if held:
+        return min(held)
     kinds = sorted({type(source).__name__ for source in sources if source is not None})
     raise ValueError(f"draws=None uses all rows, which needs a Dataset, found {', '.join(kinds)}. Say draws=10_000.")
 
@@ -347,6 +353,16 @@ def _one_step(oracle: Oracle, z: Vector) -> Any:
     """g -> x - P(x - g)."""
     simple, coordinates = oracle.problem.simple, oracle.coordinates
     return lambda gradient: z - coordinates.ravel(simple.prox(coordinates.unravel(z - gradient), 1.0))
+
+
+def _not_held_out(problem: Problem) -> tuple[str, ...]:
+    """A word on what a certificate on held-out rows cannot show."""
+    constraints = problem.constraints.items()
+    own = [name for name, c in constraints if isinstance(c.samples, Dataset | Stratified) and c.heldout is None]
+    if not own:
+        return ()
+    names = ", ".join(map(repr, own))
+    return (f"rows of their own and no heldout= have {names}: they are judged on the rows that they were trained on.",)
 
 
 def _given(oracle: Oracle, multipliers: Mapping[str, ArrayLike]) -> tuple[Float[Array, " m"], tuple[str, ...]]:

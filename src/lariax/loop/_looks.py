@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 from jaxtyping import Array, Key, PyTree
 
@@ -63,7 +62,7 @@ class Looks:
                 'tolerance= and output="best" need draws beside those of the run, and a Stream is read only once. Use '
                 "lx.Dataset or lx.Distribution, or certify afterwards."
             )
-        self._problem = eqx.tree_at(lambda p: p.heldout, problem, None, is_leaf=lambda node: node is None)
+        self._problem = problem.without_heldout()
         self._key, self._per_iteration = jax.random.fold_in(key, _LOOKS), per_iteration
         self._tolerance, self._test = (
             tolerance,

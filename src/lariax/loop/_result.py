@@ -148,7 +148,7 @@ class Result(eqx.Module):
         problem, key = self.continuation.oracle.problem, jax.random.fold_in(self.continuation.run.key, _CERTIFICATE)
         if self.certified is None:
             return certify(problem, self.x, seed=key)
-        if problem.heldout is None:
+        if not problem.has_heldout:
             return self.certified
         beside = certify(problem, self.x, self.certified.multipliers, seed=key, on="heldout")
         return dataclasses.replace(self.certified, heldout=beside)

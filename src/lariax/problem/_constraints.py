@@ -24,7 +24,8 @@ SHARED: Final = _Shared()
 class AbstractConstraint(eqx.Module):
     """E[fun(x, sample)] compared with `bound`. `fun` returns a scalar or a vector; None inside `Problem.joint`.
 
-    `samples` is `SHARED` (the problem's own rows), a source of its own, or None: deterministic, `fun(x)`.
+    `samples` is `SHARED` (the problem's own rows), a source of its own, or None: deterministic, `fun(x)`. `heldout`
+    belongs to a source of its own: rows of the same kind that are never trained on.
 
     Internally every constraint is the residual  r(x) = sign (E[fun] - bound),  with r = 0 for an equality and r <= 0
     for an inequality, and its multiplier is  sign  times the multiplier of the residual: L = f + sum y . fun.
@@ -37,6 +38,7 @@ class AbstractConstraint(eqx.Module):
     fun: eqx.AbstractVar[Callable[..., Array] | None]
     bound: eqx.AbstractVar[Array]
     samples: eqx.AbstractVar[AbstractSource | _Shared | None]
+    heldout: eqx.AbstractVar[AbstractSource | None]
 
     def __check_init__(self) -> None:
         name = type(self).__name__
@@ -49,6 +51,16 @@ class AbstractConstraint(eqx.Module):
             raise TypeError(
                 f"samples= of {name} takes a source (Distribution, Dataset, Stratified, Stream) or None for a "
                 f"deterministic constraint, found {type(self.samples).__name__}. Leave it out to use the problem's own."
+            )
+        if self.heldout is not None and not isinstance(self.samples, AbstractSource):
+            raise TypeError(
+                f"heldout= of {name} goes with samples= of its own, found samples={self.samples!r}. Leave it out: a "
+                "constraint on the problem's own rows is held against the problem's heldout=."
+            )
+        if not isinstance(self.heldout, AbstractSource | None):
+            raise TypeError(
+                f"heldout= of {name} takes a source (Distribution, Dataset, Stratified, Stream), found "
+                f"{type(self.heldout).__name__}."
             )
 
 
@@ -66,6 +78,7 @@ class Equal(AbstractConstraint):
     fun: Callable[..., Array] | None = None
     bound: Array = eqx.field(default=0.0, converter=_bound)
     samples: AbstractSource | _Shared | None = eqx.field(default=SHARED, kw_only=True)
+    heldout: AbstractSource | None = eqx.field(default=None, kw_only=True)
 
     sign: ClassVar[float] = 1.0
     inequality: ClassVar[bool] = False
@@ -82,6 +95,7 @@ class AtMost(AbstractConstraint):
     fun: Callable[..., Array] | None = None
     bound: Array = eqx.field(default=0.0, converter=_bound)
     samples: AbstractSource | _Shared | None = eqx.field(default=SHARED, kw_only=True)
+    heldout: AbstractSource | None = eqx.field(default=None, kw_only=True)
 
     sign: ClassVar[float] = 1.0
     inequality: ClassVar[bool] = True
@@ -98,6 +112,7 @@ class AtLeast(AbstractConstraint):
     fun: Callable[..., Array] | None = None
     bound: Array = eqx.field(default=0.0, converter=_bound)
     samples: AbstractSource | _Shared | None = eqx.field(default=SHARED, kw_only=True)
+    heldout: AbstractSource | None = eqx.field(default=None, kw_only=True)
 
     sign: ClassVar[float] = -1.0
     inequality: ClassVar[bool] = True

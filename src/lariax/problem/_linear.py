@@ -41,6 +41,7 @@ class Linear(AbstractConstraint):
     fun: Callable[..., Array]
     bound: Array
     samples: AbstractSource | _Shared | None
+    heldout: AbstractSource | None
     shape: tuple[int, int] = eqx.field(static=True)
     _norm: float | None = eqx.field(static=True)
     _smallest: float | None = eqx.field(static=True)
@@ -74,7 +75,7 @@ class Linear(AbstractConstraint):
             raise ValueError(
                 f"b must have one entry for each of the {self.shape[0]} rows of A, found shape {self.bound.shape}."
             )
-        self.samples = None
+        self.samples = self.heldout = None
         self._norm, self._smallest = norm, smallest
 
     def norm(self, like: PyTree | None = None) -> float:

@@ -23,7 +23,8 @@ class Problem(eqx.Module):
         within: a closed convex set for x, of `lx.sets`; by default everything.
         regularizer: a convex h with a proximal map, of `lx.prox`. Not together with `within`, as the sum of the two
             has no proximal map in general.
-        heldout: a source of the same kind as `samples` that is never trained on.
+        heldout: a source of the same kind as `samples` that is never trained on. A constraint with samples of its own
+            has a heldout= of its own.
 
     >>> import jax, jax.numpy as jnp, lariax as lx
     >>> problem = lx.Problem(
@@ -160,9 +161,40 @@ class Problem(eqx.Module):
         return (self.samples, *(source for source in own if isinstance(source, AbstractSource)))
 
     @property
+    def has_heldout(self) -> bool:
+        """Whether anything in it has held-out rows."""
+        return self.heldout is not None or any(c.heldout is not None for c in self._constraints)
+
+    def on_heldout(self) -> "Problem":
+        """The same problem, with held-out rows in the place of those trained on, wherever there are any."""
+        constraints = tuple(
+            constraint
+            if constraint.heldout is None
+            else eqx.tree_at(lambda c: c.samples, constraint, constraint.heldout, is_leaf=_is_source)
+            for constraint in self._constraints
+        )
+        samples = self.samples if self.heldout is None else self.heldout
+        return eqx.tree_at(lambda p: (p.samples, p._constraints), self, (samples, constraints), is_leaf=_is_none)
+
+    def without_heldout(self) -> "Problem":
+        """The same problem, without held-out rows."""
+        constraints = tuple(
+            eqx.tree_at(lambda c: c.heldout, constraint, None, is_leaf=_is_none) for constraint in self._constraints
+        )
+        return eqx.tree_at(lambda p: (p.heldout, p._constraints), self, (None, constraints), is_leaf=_is_none)
+
+    @property
     def simple(self) -> AbstractProximable:
         """The one term that is handled by its proximal map: the set or the regulariser, whichever was given."""
         return self.within if isinstance(self.regularizer, Zero) else self.regularizer
+
+
+def _is_none(node: Any) -> bool:
+    return node is None
+
+
+def _is_source(node: Any) -> bool:
+    return isinstance(node, AbstractSource)
 
 
 def _check_source(option: str, source: Any) -> None:

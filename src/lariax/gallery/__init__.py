@@ -1,0 +1,52 @@
+"""Problems to try, to learn from and to measure with: each a function that returns a `Case`.
+
+>>> from lariax import gallery
+>>> case = gallery.load("fairness", criterion="demographic parity")
+>>> case.title
+'A classifier with a bounded gap between two groups'
+
+`lx.solve(case.problem, case.x0, **case.defaults)` solves it, `case.solution` is what is known of the solution, and
+`case.pictures(result.x)` are pictures of an answer. `case.mathematics`, `case.scale` and `case.check` say what it is
+about, how large it is, and how one knows that an answer is right.
+"""
+
+import difflib
+import inspect
+from typing import Any
+
+from lariax.gallery._case import ENTRIES, Case, Picture, Solution
+from lariax.gallery.fairness import fairness
+from lariax.gallery.risk import chance_constraint, portfolio
+
+__all__ = ["Case", "Picture", "Solution", "chance_constraint", "fairness", "load", "names", "portfolio"]
+
+
+def names() -> list[str]:
+    """The entries of the gallery.
+
+    >>> from lariax import gallery
+    >>> "fairness" in gallery.names()
+    True
+    """
+    return sorted(ENTRIES)
+
+
+def load(name: str, **options: Any) -> Case:
+    """An entry of the gallery by its name, with options of its own.
+
+    >>> from lariax import gallery
+    >>> gallery.load("fairness", bound=0.01).options["bound"]
+    0.01
+    """
+    function = ENTRIES.get(str(name).replace("-", "_"))
+    if function is None:
+        close = difflib.get_close_matches(str(name), ENTRIES, n=1)
+        hint = f"Did you mean {close[0]!r}? " if close else ""
+        raise ValueError(f"the gallery has no entry {name!r}. {hint}It has {', '.join(names())}.")
+    known = list(inspect.signature(function).parameters)
+    for option in options:
+        if option not in known:
+            close = difflib.get_close_matches(option, known, n=1)
+            hint = f"Did you mean {close[0]!r}? " if close else ""
+            raise TypeError(f"{name} has no option {option!r}. {hint}It takes {', '.join(known) or 'none'}.")
+    return function(**options)
