@@ -19,6 +19,7 @@ LAYERS = [
     {"rivals"},
     {"loop"},
     {"gallery"},
+    {"torch"},
 ]
 LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
 FILES = [path for path in sorted(ROOT.rglob("*.py")) if path.parent != ROOT]

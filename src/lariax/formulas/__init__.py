@@ -30,7 +30,7 @@ from lariax.formulas._shape import (
     times,
     whitened,
 )
-from lariax.formulas._storm import storm
+from lariax.formulas._storm import dual_length, leave_one_out, repelled, storm
 from lariax.formulas._tracked import (
     EVERY,
     OFTEN,
@@ -74,11 +74,13 @@ __all__ = [
     "believable",
     "diagonal",
     "diagonal_shape",
+    "dual_length",
     "dual_penalty_lipschitz",
     "gain",
     "groups",
     "is_whitened",
     "lagged",
+    "leave_one_out",
     "measured",
     "multiplier_bound",
     "next_refresh",
@@ -89,6 +91,7 @@ __all__ = [
     "push",
     "rate_at",
     "remembered",
+    "repelled",
     "signed",
     "sizes",
     "step_for",

@@ -1,4 +1,4 @@
-"""The recursive estimate that every method here uses."""
+"""The recursive estimate that every method here uses, and the products without bias that go into it."""
 
 from typing import Any
 
@@ -16,3 +16,21 @@ def storm(fresh: Any, stale: Any, estimate: Any, momentum: Any) -> Any:
     5.25
     """
     return fresh + (1 - momentum) * (estimate - stale)
+
+
+def leave_one_out(rows: Any) -> Any:
+    """For each row the mean of the others: with it as partner, a product comes from all ordered pairs of the batch."""
+    return (rows.sum(0) - rows) / (rows.shape[0] - 1)
+
+
+def repelled(partner: Any, own: Any, population: int) -> Any:
+    """Rows drawn from N without replacement repel each other: E over pairs of the corrected partner is the mean.
+
+    (N - 1)/N (partner) + 1/N (the row's own value)
+    """
+    return partner + (own - partner) / population
+
+
+def dual_length(dual_step: Any, k: Any, log_of_next: Any) -> Any:
+    """How far multipliers move in iteration k: gamma / (k log(k + 1)^2), which is summable."""
+    return dual_step / (k * log_of_next**2)

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from lariax.formulas import Exponents, PenaltySchedule, dual_penalty_lipschitz, storm
+from lariax.formulas import Exponents, PenaltySchedule, dual_length, dual_penalty_lipschitz, storm
 from lariax.methods._base import AbstractScheduledMethod, Answer, check_pairs, check_positive
 from lariax.methods._quadratic_penalty import check_theory_penalty, exponents_for
 from lariax.oracle import Batch, Oracle, Vector
@@ -89,7 +89,7 @@ class DualPenalty(AbstractScheduledMethod):
 
     def moved(self, multipliers: Array, k: Float[Array, ""] | float, values: Array) -> Array:
         """y_{k+1} from y_k and c(x_k, zeta2): gamma_{k,i} c_i has the size gamma / (k log(k+1)^2), whatever c_i."""
-        return multipliers + self.dual_step / (k * jnp.log(k + 1.0) ** 2) * jnp.sign(values)
+        return multipliers + dual_length(self.dual_step, k, jnp.log(k + 1.0)) * jnp.sign(values)
 
     def init(self, oracle: Oracle, point: Vector, batches: Batch) -> DualState:
         multipliers = jnp.zeros(oracle.rows, oracle.dtype)

@@ -11,7 +11,6 @@ from lariax.oracle._oracle import (
     Vector,
     counting,
     for_each,
-    leave_one_out,
     occasionally,
 )
 
@@ -29,7 +28,6 @@ __all__ = [
     "bind",
     "counting",
     "for_each",
-    "leave_one_out",
     "occasionally",
     "sample_structure",
 ]

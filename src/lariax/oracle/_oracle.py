@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, Key, PyTree
 
-from lariax.formulas import signed
+from lariax.formulas import leave_one_out, repelled, signed
 from lariax.oracle._coordinates import Coordinates
 from lariax.problem import AbstractSource, Problem
 
@@ -280,16 +280,13 @@ class Oracle(eqx.Module):
         return look.gradient(tuple(a + penalty * b for a, b in zip(y, partners, strict=True))), values
 
     def _without_replacement(self, partners: Rows, own: Rows) -> Rows:
-        """Rows drawn from N without replacement repel each other: E over pairs of the corrected partner is the mean.
-
-        (N - 1)/N (partner) + 1/N (the row's own value)
-        """
+        """Partners, corrected where rows are drawn from N without replacement."""
 
         def corrected(block: Block, partner: Array, value: Array) -> Array:
             source = None if block.source is None else self.sources[block.source]
             if source is None or source.population is None:
                 return partner
-            return partner + (value - partner) / source.population
+            return repelled(partner, value, source.population)
 
         return tuple(corrected(*each) for each in zip(self.blocks, partners, own, strict=True))
 
@@ -457,11 +454,6 @@ def for_each(function: Callable[[Batch], PyTree], batches: Batch) -> PyTree:
     if not jax.tree.leaves(batches):
         return jax.tree.map(lambda value: jnp.stack([value, value]), function(batches))
     return jax.lax.map(function, batches)
-
-
-def leave_one_out(rows: Float[Array, "n m"]) -> Float[Array, "n m"]:
-    """For each row the mean of the others."""
-    return (jnp.sum(rows, axis=0) - rows) / (rows.shape[0] - 1)
 
 
 def _split(batch: Batch, groups: int) -> Batch:

@@ -1,0 +1,11 @@
+"""PyTorch front end: optimizers with unbiased, variance-reduced constraints, and the certificate.
+
+opt = lariax.torch.TrackedLagrangian(model, {"gap": lariax.torch.AtMost(0.005)})
+for batch in loader:
+    loss = opt.step(closure, batch)        # closure(batch) -> (loss, {"gap": one value a row})
+"""
+
+from lariax.torch._constraints import AtLeast, AtMost, Equal, Indexed, Proxy
+from lariax.torch._penalty import DualPenalty, QuadraticPenalty
+
+__all__ = ["AtLeast", "AtMost", "DualPenalty", "Equal", "Indexed", "Proxy", "QuadraticPenalty"]

@@ -1,0 +1,328 @@
+"""Constraints by name, and their values as rows of one residual vector.
+
+As in the core, r = sign (E[value] - bound), with r = 0 for an equality and r <= 0 for an inequality.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any, ClassVar, Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+SHARED: Final = "shared"
+
+
+@dataclass(frozen=True)
+class AbstractConstraint:
+    """The mean of the closure's values compared with `bound`: one number, or one for each entry of a row.
+
+    Arguments:
+        bound: what the mean is compared with.
+        samples: None for a constraint of the parameters alone, whose values have no axis for the rows of a batch.
+        indexed: the number of training examples, for a constraint that each of them has to keep by itself, with a
+            multiplier of its own; the closure then gives `Indexed(values, examples)`.
+    """
+
+    bound: Any = 0.0
+    samples: str | None = SHARED
+    indexed: int | None = None
+
+    sign: ClassVar[float]
+    inequality: ClassVar[bool]
+    relation: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        bound = torch.as_tensor(self.bound, dtype=torch.float64)
+        if bound.ndim > 1 or not bool(torch.isfinite(bound).all()):
+            raise ValueError(
+                f"the bound of {name} must be one finite number or a vector of them, found {self.bound!r}."
+            )
+        if self.samples not in (SHARED, None):
+            raise ValueError(f"samples= of {name} is left out, or None for no samples, found {self.samples!r}.")
+        if self.indexed is not None and (not isinstance(self.indexed, int) or self.indexed < 1):
+            raise ValueError(f"indexed= of {name} is the number of training examples, found {self.indexed!r}.")
+        if self.indexed is not None and (self.samples is None or bound.ndim):
+            raise ValueError(f"{name}(indexed=...) has one bound, and one value for each row of a batch.")
+
+
+class Equal(AbstractConstraint):
+    """The mean of the values is `bound`, by default 0.
+
+    >>> import lariax.torch as lt
+    >>> balance = lt.Equal()
+    """
+
+    sign, inequality, relation = 1.0, False, "="
+
+
+class AtMost(AbstractConstraint):
+    """The mean of the values is at most `bound`, by default 0, entry by entry. Its multiplier is >= 0.
+
+    >>> import lariax.torch as lt
+    >>> gap = lt.AtMost(0.005)
+    """
+
+    sign, inequality, relation = 1.0, True, "<="
+
+
+class AtLeast(AbstractConstraint):
+    """The mean of the values is at least `bound`, by default 0, entry by entry. Its multiplier is <= 0.
+
+    >>> import lariax.torch as lt
+    >>> recall = lt.AtLeast(0.9)
+    """
+
+    sign, inequality, relation = -1.0, True, ">="
+
+
+class Proxy(NamedTuple):
+    """Values that have no useful gradient, and differentiable ones of the same shape whose gradient is taken.
+
+    The multipliers see `values`, the parameters move along `surrogate`.
+
+    >>> import torch, lariax.torch as lt
+    >>> margin = torch.tensor([0.5, -1.0], requires_grad=True)
+    >>> seen = lt.Proxy((margin > 0).float(), torch.sigmoid(margin))
+    """
+
+    values: Tensor
+    surrogate: Tensor
+
+
+class Indexed(NamedTuple):
+    """Values of a constraint with a multiplier for each training example, and the numbers of the batch's examples.
+
+    >>> import torch, lariax.torch as lt
+    >>> seen = lt.Indexed(torch.tensor([0.1, -0.2]), torch.tensor([17, 4]))
+    """
+
+    values: Any  # a tensor, or a Proxy
+    examples: Tensor
+
+
+@dataclass(frozen=True)
+class Block:
+    """One named constraint within the residual vector; of an indexed one, only its name and kind matter."""
+
+    name: str
+    constraint: AbstractConstraint
+    shape: tuple[int, ...]
+    start: int
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def rows(self) -> slice:
+        return slice(self.start, self.start + self.size)
+
+    @property
+    def random(self) -> bool:
+        return self.constraint.samples is not None
+
+
+class Seen(NamedTuple):
+    """What the closure gave for one piece of a batch."""
+
+    size: int
+    loss: Tensor  # one number, or one a row
+    residuals: Tensor  # (size, m), without a graph
+    slopes: list[Tensor]  # what gradients are taken of, constraint by constraint, the indexed ones last
+    indexed: list[tuple[Tensor, Tensor]]  # residuals and example numbers of the indexed constraints
+
+
+class Constraints:
+    """The constraints of a problem; shapes are learned from the closure's first answer."""
+
+    def __init__(self, constraints: Mapping[str, AbstractConstraint], dtype: torch.dtype, device: torch.device) -> None:
+        if not isinstance(constraints, Mapping):
+            raise TypeError(f"constraints must be a dictionary of names, found {type(constraints).__name__}.")
+        for name, constraint in constraints.items():
+            if not isinstance(constraint, AbstractConstraint):
+                raise TypeError(
+                    f"constraint {name!r} must be a lariax.torch.Equal, AtMost or AtLeast, found "
+                    f"{type(constraint).__name__}."
+                )
+        self.named = {n: c for n, c in constraints.items() if c.indexed is None}
+        self.indexed = {n: c for n, c in constraints.items() if c.indexed is not None}
+        self.dtype, self.device = dtype, device
+        self.blocks: list[Block] = []
+        self.shapes: dict[str, tuple[int, ...]] = {}
+
+    @property
+    def names(self) -> list[str]:
+        return [*self.named, *self.indexed]
+
+    @property
+    def rows(self) -> int:
+        return sum(block.size for block in self.blocks)
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether an unbiased product needs two rows."""
+        return any(constraint.samples is not None for constraint in self.named.values())
+
+    @property
+    def inequality(self) -> Tensor:
+        flags = [block.constraint.inequality for block in self.blocks for _ in range(block.size)]
+        return torch.tensor(flags, dtype=torch.bool, device=self.device)
+
+    def restore(self, shapes: dict[str, tuple[int, ...]]) -> None:
+        """As they were learned in an earlier run."""
+        self.shapes, self.blocks = dict(shapes), []
+        if len(self.shapes) == len(self.named):
+            self._lay_out()
+
+    # --- reading an answer
+
+    def read(self, answer: Any, count: int | None, *, graph: bool = True) -> Seen:
+        """The closure's answer for `count` rows (None: not known yet), checked."""
+        loss, values = self._parts(answer)
+        if graph and not (isinstance(loss, Tensor) and loss.requires_grad):
+            raise RuntimeError(
+                "the closure's loss has no gradient: it was computed under torch.no_grad(), detached, or from "
+                "parameters that do not require one. Compute it from the model's output with gradients on."
+            )
+        if count is None:
+            count = self._count(loss, values)
+        if loss.ndim > 1 or (loss.ndim == 1 and loss.shape[0] != count):
+            raise ValueError(
+                f"the closure's loss has shape {tuple(loss.shape)} for a batch of {count} rows: return their mean, or "
+                "one number a row."
+            )
+        residuals, slopes = [], []
+        for name in self.named:
+            value, slope = self._pair(name, values[name], graph)
+            residuals.append(self._residual(name, value, count))
+            slopes.append(slope)
+        indexed = []
+        for name, constraint in self.indexed.items():
+            if not isinstance(values[name], Indexed):
+                raise TypeError(
+                    f"constraint {name!r} is indexed: the closure must return Indexed(values, examples) for it, found "
+                    f"{type(values[name]).__name__}."
+                )
+            value, slope = self._pair(name, values[name].values, graph)
+            self._check_rows(name, value, count)
+            rest = constraint.sign * (value.detach().to(self.dtype).reshape(count) - float(constraint.bound))
+            indexed.append((rest, values[name].examples.reshape(count)))
+            slopes.append(slope)
+        if not residuals:
+            joined = torch.zeros((count, 0), dtype=self.dtype, device=self.device)
+        else:
+            joined = residuals[0] if len(residuals) == 1 else torch.cat(residuals, dim=1)
+        return Seen(count, loss, joined, slopes, indexed)
+
+    def cotangents(self, seen: Seen, weights: Tensor, indexed: list[Tensor], total: float) -> tuple[Any, Any]:
+        """(outputs, weights of their entries) for the gradient of  (sum of f + r . w over the piece's rows) / total.
+
+        `weights` has one row for all rows of the piece, or one for each.
+        """
+        share = seen.size / total
+        of_loss = torch.full_like(seen.loss, share if seen.loss.ndim == 0 else 1 / total)
+        each = [of_loss]
+        for block, slope in zip(self.blocks, seen.slopes[: len(self.blocks)], strict=True):
+            part = weights[..., block.rows]
+            if block.random:
+                part = part.expand(seen.size, block.size) * (block.constraint.sign / total)
+            else:
+                part = (part if part.ndim == 1 else part.mean(dim=0)) * (block.constraint.sign * share)
+            each.append(part.reshape(slope.shape).to(slope.dtype))
+        for constraint, slope, own in zip(self.indexed.values(), seen.slopes[len(self.blocks) :], indexed, strict=True):
+            each.append((own * (constraint.sign / total)).reshape(slope.shape).to(slope.dtype))
+        return [seen.loss, *seen.slopes], each
+
+    def by_name(self, multipliers: Tensor) -> dict[str, Tensor]:
+        """Multipliers of the residuals with the user's signs and shapes: L = f + sum y . value."""
+        multipliers = torch.where(self.inequality, multipliers.clamp(min=0), multipliers)
+        named = {b.name: b.constraint.sign * multipliers[b.rows].reshape(b.shape) for b in self.blocks}
+        return {name: torch.where(y == 0, 0, y) for name, y in named.items()}  # no negative zeros
+
+    # --- inside
+
+    def _parts(self, answer: Any) -> tuple[Tensor, dict[str, Any]]:
+        if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], Mapping)):
+            found = f"a tuple of {len(answer)}" if isinstance(answer, tuple) else type(answer).__name__
+            raise TypeError(f"the closure must return (loss, {{name: values, ...}}), found {found}.")
+        loss, values = answer
+        unknown, missing = sorted(set(values) - set(self.names)), sorted(set(self.names) - set(values))
+        if unknown or missing:
+            what = f"has values for the unknown {unknown}" if unknown else f"has no values for {missing}"
+            raise ValueError(
+                f"the closure {what}; the optimizer's constraints are {self.names}. Use the same names in both places."
+            )
+        return loss, dict(values)
+
+    def _count(self, loss: Tensor, values: dict[str, Any]) -> int:
+        if loss.ndim == 1:
+            return loss.shape[0]
+        for name, constraint in {**self.named, **self.indexed}.items():
+            value = values[name].values if isinstance(values[name], Indexed | Proxy) else values[name]
+            value = value.values if isinstance(value, Proxy) else value
+            if constraint.samples is not None and value.ndim:
+                return int(value.shape[0])
+        return 1
+
+    def _pair(self, name: str, given: Any, graph: bool) -> tuple[Tensor, Tensor]:
+        value, slope = given if isinstance(given, Proxy) else (given, given)
+        if not isinstance(value, Tensor) or not isinstance(slope, Tensor):
+            raise TypeError(f"constraint {name!r} must be a tensor or a Proxy of two, found {type(given).__name__}.")
+        if value.shape != slope.shape:
+            raise ValueError(
+                f"the surrogate of {name!r} has shape {tuple(slope.shape)} and its values {tuple(value.shape)}: both "
+                "need one value a row."
+            )
+        if graph and not slope.requires_grad:
+            raise RuntimeError(
+                f"the values of constraint {name!r} have no gradient. If they are not differentiable, return "
+                "Proxy(values, surrogate) with a differentiable surrogate; otherwise do not detach them."
+            )
+        return value, slope
+
+    def _check_rows(self, name: str, value: Tensor, count: int) -> None:
+        if value.ndim == 0 or value.ndim > 2 or value.shape[0] != count:
+            raise ValueError(
+                f"constraint {name!r} has values of shape {tuple(value.shape)} for a batch of {count} rows: return one "
+                f"value (or one vector) for each row, not their mean. A constraint that does not depend on the batch "
+                "is declared with samples=None."
+            )
+
+    def _residual(self, name: str, value: Tensor, count: int) -> Tensor:
+        constraint = self.named[name]
+        if constraint.samples is not None:
+            self._check_rows(name, value, count)
+        shape = tuple(value.shape[1:] if constraint.samples is not None else value.shape)
+        if self.shapes.setdefault(name, shape) != shape:
+            raise ValueError(
+                f"constraint {name!r} had {self.shapes[name] or 'one value'} a row before and has "
+                f"{shape or 'one value'} now: the number of constraints cannot change during a run."
+            )
+        if len(self.shapes) == len(self.named) and len(self.blocks) < len(self.named):
+            self._lay_out()
+        value = value.detach().to(self.dtype)
+        rest = value.reshape(count if constraint.samples is not None else 1, -1) - self._bound(name)
+        rest = -rest if constraint.sign < 0 else rest
+        return rest if constraint.samples is not None else rest.expand(count, rest.shape[1])
+
+    def _bound(self, name: str) -> Any:
+        bound = self.named[name].bound
+        if isinstance(bound, int | float):
+            return bound
+        bound = torch.as_tensor(bound, dtype=self.dtype, device=self.device)
+        if bound.ndim and bound.shape != self.shapes[name]:
+            raise ValueError(
+                f"constraint {name!r} has {self.shapes[name] or 'one value'} a row, but its bound has shape "
+                f"{tuple(bound.shape)}. Give one bound for all entries, or one for each."
+            )
+        return bound
+
+    def _lay_out(self) -> None:
+        start = 0
+        for name, constraint in self.named.items():
+            block = Block(name, constraint, self.shapes[name], start)
+            self.blocks.append(block)
+            start += block.size

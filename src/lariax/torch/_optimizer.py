@@ -1,0 +1,250 @@
+"""What the optimizers have in common: parameters and their groups, moves, states that can be saved."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from lariax.formulas import storm
+from lariax.torch._constraints import AbstractConstraint, Constraints
+from lariax.torch._passes import Closure, Passes, Space, Vector
+from lariax.torch._proximal import Proximal, is_separable, proximal_of
+from torch import Tensor
+
+OBJECTS = ("within", "regularizer")  # entries of a group that are not saved
+
+
+class AbstractConstrained(torch.optim.Optimizer):
+    """A single-loop method as an optimizer: `opt.step(closure, batch)`.
+
+    A call sees a batch at the current parameters and at those before, makes the estimates for the current ones, and
+    takes the step to the next.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        constraints: Mapping[str, AbstractConstraint],
+        *,
+        lr: float,
+        model: torch.nn.Module | None,
+        population: int | None,
+        adaptive_metric: bool,
+    ) -> None:
+        if isinstance(params, torch.nn.Module):
+            model = params if model is None else model
+            params = [p for p in params.parameters() if p.requires_grad]
+        if not lr > 0:
+            raise ValueError(f"lr must be positive, found {lr}.")
+        if population is not None and population < 2:
+            raise ValueError(f"population is the number of rows that batches are drawn from, found {population}.")
+        super().__init__(params, {"lr": lr, "within": None, "regularizer": None})
+        trained = [p for group in self.param_groups for p in group["params"]]
+        _check(trained, self.param_groups, adaptive_metric)
+        dtype = torch.float64 if all(p.dtype == torch.float64 for p in trained) else torch.float32
+        self.space = Space(trained, dtype)
+        self.constraints = Constraints(constraints, dtype, trained[0].device)
+        self.passes = Passes(self.space, self.constraints, model)
+        self.population, self.adaptive_metric = population, adaptive_metric
+        self.proximals: list[Proximal | None] = [proximal_of(group) for group in self.param_groups]
+        self.previous: list[Tensor] = []
+        self.exact: dict[int, Tensor] = {}  # parameters of low precision with their long tail, by number
+        self.indexed = [
+            torch.zeros((2, c.indexed or 0), dtype=dtype, device=trained[0].device)
+            for c in self.constraints.indexed.values()
+        ]  # multipliers of the training examples: those of the estimate, and those to come
+        self.changed: list[Tensor | None] = [None] * len(self.indexed)  # the examples in which they differ
+        self.calls = 0
+
+    # --- what a method does
+
+    def step(self, closure: Closure, batch: Any) -> Tensor:  # type: ignore[override]
+        """One iteration on a fresh batch; returns the mean loss at the current parameters.
+
+        `closure(batch)` returns (loss, {name: values, ...}) with a value for each row, and is called several times.
+        """
+        raise NotImplementedError
+
+    @property
+    def multipliers(self) -> dict[str, Tensor]:
+        """By name, with L = f + sum y . value: >= 0 for AtMost, <= 0 for AtLeast."""
+        own = zip(self.constraints.indexed.items(), self.indexed, strict=True)
+        return {**self._named_multipliers(), **{name: c.sign * y[1] for (name, c), y in own}}
+
+    def _named_multipliers(self) -> dict[str, Tensor]:
+        raise NotImplementedError
+
+    def _export(self) -> dict[str, Any]:
+        """The method's own state: tensors, numbers, and lists and dictionaries of them."""
+        raise NotImplementedError
+
+    def _import(self, saved: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+    # --- moves
+
+    @property
+    def targets(self) -> list[Tensor]:
+        """What a step changes: the parameters, or for those of low precision copies that keep the long tail."""
+        params = self.space.params
+        if not self.exact:
+            low = [i for i, p in enumerate(params) if torch.finfo(p.dtype).bits < 32]
+            self.exact = {i: params[i].detach().to(self.space.dtype) for i in low}
+        return [self.exact.get(i, p) for i, p in enumerate(params)] if self.exact else params
+
+    @torch.no_grad()
+    def advance(
+        self,
+        estimate: Vector,
+        fresh: Vector | None,
+        stale: Vector | None,
+        momentum: float,
+        step_size: float,
+        scaling: Vector | None = None,
+    ) -> None:
+        """g <- storm(fresh, stale, g), x+ = prox(x - eta scaling g), and x is kept as the previous point.
+
+        Without `fresh` the estimate stays as it is.
+        """
+        params, targets = self.space.params, self.targets
+        if not self.previous:
+            self.previous = [torch.empty_like(p) for p in params]
+        steps = [step_size * group["lr"] for group in self.param_groups for _ in group["params"]]
+        if not self.space.flat and fresh is not None and stale is not None and scaling is None and not self.exact:
+            numbers = torch.tensor([momentum, *steps], dtype=self.space.dtype).to(params[0].device, non_blocking=True)
+            fused()(targets, self.previous, estimate, fresh, stale, numbers)
+        else:
+            if fresh is not None and stale is not None:
+                new = [storm(*each, momentum) for each in zip(fresh, stale, estimate, strict=True)]
+                torch._foreach_copy_(estimate, new)
+            torch._foreach_copy_(self.previous, [p.detach() for p in params])
+            self._shift(targets, estimate, steps, scaling)
+        self._finish(targets, step_size, scaling)
+
+    def _shift(self, targets: list[Tensor], estimate: Vector, steps: list[float], scaling: Vector | None) -> None:
+        views = self.space.views(estimate)
+        if scaling is not None:
+            views = [g * s for g, s in zip(views, self.space.views(scaling), strict=True)]
+        if len(set(steps)) == 1:
+            torch._foreach_add_(targets, views, alpha=-steps[0])
+        else:
+            torch._foreach_sub_(targets, torch._foreach_mul(views, steps))
+
+    def _finish(self, targets: list[Tensor], step_size: float, scaling: Vector | None) -> None:
+        """Sets and regularisers, and parameters of low precision."""
+        scales = None if scaling is None else self.space.views(scaling)
+        at = 0
+        for group, prox in zip(self.param_groups, self.proximals, strict=True):
+            part = slice(at, at + len(group["params"]))
+            if prox is not None:
+                length = step_size * group["lr"]
+                steps = length if scales is None else [length * s for s in scales[part]]
+                torch._foreach_copy_(targets[part], prox(targets[part], steps))
+            at = part.stop
+        for i, exact in self.exact.items():
+            self.space.params[i].copy_(exact)
+
+    # --- constraints with a multiplier for each example
+
+    def indexed_weights(self, seen: list[tuple[Tensor, Tensor]], penalty: float, which: int) -> list[Tensor]:
+        """w = [y + rho r] for the examples of a piece; no pairs, since the values of an example are not random."""
+        weights = []
+        for (residual, index), y, constraint in zip(seen, self.indexed, self.constraints.indexed.values(), strict=True):
+            weight = y[which][index] + penalty * residual
+            weights.append(weight.clamp(min=0) if constraint.inequality else weight)
+        return weights
+
+    def move_indexed(self, seen: list[list[tuple[Tensor, Tensor]]], length: float) -> None:
+        """y <- [y + length r] for the examples of the batch; what they were belongs to the estimate until then."""
+        for i, constraint in enumerate(self.constraints.indexed.values()):
+            residual = self.passes.gather(torch.cat([piece[i][0] for piece in seen]))
+            index = self.passes.gather(torch.cat([piece[i][1] for piece in seen]))
+            y, changed = self.indexed[i], self.changed[i]
+            if changed is not None:
+                y[0][changed] = y[1][changed]
+            new = y[1][index] + length * residual
+            y[1][index] = new.clamp(min=0) if constraint.inequality else new
+            self.changed[i] = index
+
+    # --- saving
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the next call needs, the state of torch's random numbers included. Tensors, numbers and texts
+        only: `torch.load(..., weights_only=True)` reads it."""
+        groups = super().state_dict()["param_groups"]
+        return {
+            "state": {},
+            "param_groups": [{k: v for k, v in group.items() if k not in OBJECTS} for group in groups],
+            "lariax": {
+                "method": type(self).__name__,
+                "calls": self.calls,
+                "shapes": {name: list(shape) for name, shape in self.constraints.shapes.items()},
+                "previous": [p.clone() for p in self.previous],
+                "exact": {i: p.clone() for i, p in self.exact.items()},
+                "indexed": [y.clone() for y in self.indexed],
+                "changed": list(self.changed),
+                "random": self.passes.random_state(),
+                **self._export(),
+            },
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue where `state_dict` was taken, random numbers included; the model's own state is loaded apart."""
+        saved = state_dict.get("lariax", {})
+        if saved.get("method") != type(self).__name__:
+            raise ValueError(
+                f"the state is of {saved.get('method', 'another optimizer')}, and this is a {type(self).__name__}."
+            )
+        objects = [{key: group[key] for key in OBJECTS} for group in self.param_groups]
+        super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
+        for group, own in zip(self.param_groups, objects, strict=True):
+            group.update(own)
+        self.calls = saved["calls"]
+        self.constraints.restore({name: tuple(shape) for name, shape in saved["shapes"].items()})
+        like = self.space.params[0]
+        self.previous = [p.to(like.device) for p in saved["previous"]]
+        self.exact = {i: p.to(like.device) for i, p in saved["exact"].items()}
+        self.indexed = [y.to(like.device) for y in saved["indexed"]]
+        self.changed = [None if c is None else c.to(like.device) for c in saved["changed"]]
+        self._import(saved)
+        self.passes.set_random_state(saved["random"])
+
+
+def _check(params: list[Tensor], groups: list[dict[str, Any]], adaptive_metric: bool) -> None:
+    if not params or not all(p.requires_grad for p in params):
+        raise ValueError(
+            f"{sum(not p.requires_grad for p in params)} of {len(params)} parameters require no gradient. Pass those "
+            "that are to be trained, or the model itself."
+        )
+    devices = sorted({str(p.device) for p in params})
+    if len(devices) > 1:
+        raise ValueError(f"the parameters are on several devices: {devices}. Put the model on one.")
+    if adaptive_metric and not all(is_separable(group) for group in groups):
+        raise ValueError(
+            "adaptive_metric=True scales every entry on its own, which a set or regulariser that ties entries together "
+            "does not allow. Use a Box, NonNegative, L1 or nothing, or leave the metric out."
+        )
+
+
+def _advance(
+    params: list[Tensor],
+    previous: list[Tensor],
+    estimate: list[Tensor],
+    fresh: list[Tensor],
+    stale: list[Tensor],
+    numbers: Tensor,
+) -> None:
+    """Seven streams: reads of x, g and two gradients, writes of x, the previous x and g."""
+    new = [storm(*each, numbers[0]) for each in zip(fresh, stale, estimate, strict=True)]
+    torch._foreach_copy_(estimate, new)
+    torch._foreach_copy_(previous, params)
+    torch._foreach_sub_(params, [numbers[1 + i] * g for i, g in enumerate(new)])
+
+
+_compiled: list[Any] = []
+
+
+def fused() -> Any:
+    """The update as one compiled kernel, made when first asked for."""
+    if not _compiled:
+        _compiled.append(torch.compile(_advance, fullgraph=True, dynamic=False))
+    return _compiled[0]

@@ -1,0 +1,240 @@
+"""Passes of the user's closure over a batch: at the current and at the previous parameters, with the same randomness.
+
+A batch is seen in pieces. With several processes each has pieces of one large batch, in the order of the ranks.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch.distributed as distributed
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+
+import torch
+from lariax.torch._constraints import Constraints, Seen
+from torch import Tensor
+
+Closure = Callable[[Any], tuple[Tensor, dict[str, Any]]]
+Vector = list[Tensor]
+"""Something like the parameters: one flat tensor, or one for each of them (`Space`)."""
+
+
+class Piece(NamedTuple):
+    batch: Any
+    group: int
+    rows: slice | None  # among the rows of this process; None: not known before the closure has been called
+
+
+class Space:
+    """The parameters as a vector. On the CPU it is one flat tensor, on a GPU one tensor a parameter."""
+
+    def __init__(self, params: list[Tensor], dtype: torch.dtype) -> None:
+        self.params, self.dtype = params, dtype
+        self.flat = params[0].device.type == "cpu"
+        self.size = sum(p.numel() for p in params)
+
+    def pack(self, gradients: Any) -> Vector:
+        """A vector from one tensor a parameter; None counts as zero."""
+        full = [
+            torch.zeros_like(p, dtype=self.dtype) if g is None else g.to(self.dtype)
+            for p, g in zip(self.params, gradients, strict=True)
+        ]
+        return [torch.cat([g.reshape(-1) for g in full])] if self.flat else full
+
+    def zeros(self) -> Vector:
+        if self.flat:
+            return [torch.zeros(self.size, dtype=self.dtype)]
+        return [torch.zeros_like(p, dtype=self.dtype) for p in self.params]
+
+    def views(self, vector: Vector) -> list[Tensor]:
+        """One tensor a parameter."""
+        if not self.flat:
+            return vector
+        sizes = [p.numel() for p in self.params]
+        return [part.view_as(p) for part, p in zip(vector[0].split(sizes), self.params, strict=True)]
+
+    def point(self) -> Vector:
+        """The parameters themselves, copied."""
+        return self.pack([p.detach().clone() for p in self.params])
+
+    @torch.no_grad()
+    def move_to(self, point: Vector) -> None:
+        for p, value in zip(self.params, self.views(point), strict=True):
+            p.copy_(value)
+
+
+def dot(a: Vector, b: Vector) -> float:
+    return float(torch.stack([torch.sum(x * y) for x, y in zip(a, b, strict=True)]).sum())
+
+
+def square(a: Vector) -> float:
+    return float(torch.stack([torch.linalg.vector_norm(x) ** 2 for x in a]).sum())
+
+
+def minus(a: Vector, b: Vector) -> Vector:
+    return [x - y for x, y in zip(a, b, strict=True)]
+
+
+def weighted(vectors: list[Vector], shares: list[float]) -> Vector:
+    total = [x * shares[0] for x in vectors[0]]
+    for vector, share in zip(vectors[1:], shares[1:], strict=True):
+        torch._foreach_add_(total, vector, alpha=share)
+    return total
+
+
+class Passes:
+    """Runs closures for one optimizer."""
+
+    def __init__(self, space: Space, constraints: Constraints, model: torch.nn.Module | None) -> None:
+        self.space, self.constraints, self.model = space, constraints, model
+        self.params = space.params
+        self.processes = (
+            distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+        )
+
+    # --- one batch
+
+    def batches(self, batch: Any) -> list[Any]:
+        """The parts of an accumulated batch. A list of tensors is one batch, as data loaders give it."""
+        if isinstance(batch, list) and batch and not any(isinstance(part, Tensor) for part in batch):
+            return batch
+        return [batch]
+
+    def whole(self, batch: Any) -> list[Piece]:
+        """The batch as it came."""
+        return [Piece(part, 0, None) for part in self.batches(batch)]
+
+    def cut(self, batch: Any) -> tuple[list[Piece], list[float]]:
+        """The batch cut into groups of (nearly) equal size, and the share of each in the whole."""
+        parts = self.batches(batch)
+        counts = [rows_of(part) for part in parts]
+        first, total = self.place(sum(counts))
+        if total < 2:
+            raise ValueError("a batch of one row shows neither noise nor pairs: give batches of at least two rows.")
+        bounds = [round(total * g / _groups(total)) for g in range(_groups(total) + 1)]
+        pieces, at = [], 0
+        for part, count in zip(parts, counts, strict=True):
+            for group, (low, high) in enumerate(pairwise(bounds)):
+                begin, end = max(low - first, at), min(high - first, at + count)
+                if begin < end:
+                    rows = part if end - begin == count else rows_from(part, begin - at, end - at)
+                    pieces.append(Piece(rows, group, slice(begin, end)))
+            at += count
+        return pieces, [(high - low) / total for low, high in pairwise(bounds)]
+
+    def call(self, closure: Closure, piece: Piece, *, graph: bool = True) -> Seen:
+        count = None if piece.rows is None else piece.rows.stop - piece.rows.start
+        if count is None:
+            count = rows_of(piece.batch, None)
+        with torch.set_grad_enabled(graph):
+            return self.constraints.read(closure(piece.batch), count, graph=graph)
+
+    def pull(self, seen: Seen, weights: Tensor, indexed: list[Tensor], total: float, keep: bool = False) -> Vector:
+        """This piece's part of the mean of  grad f + J^T w  over `total` rows: one backward pass."""
+        outputs, cotangents = self.constraints.cotangents(seen, weights, indexed, total)
+        gradients = torch.autograd.grad(outputs, self.params, cotangents, retain_graph=keep, allow_unused=True)
+        return self.space.pack(gradients)
+
+    # --- the two points
+
+    def rows(self, closure: Closure, pieces: list[Piece]) -> Tensor:
+        """Residuals of all rows, by forward passes that leave nothing behind."""
+        random = self.random_state()
+        with self.at([p.data for p in self.params]):
+            local = torch.cat([self.call(closure, piece, graph=False).residuals for piece in pieces])
+        self.set_random_state(random)
+        return self.gather(local)
+
+    @contextmanager
+    def at(self, point: list[Tensor]) -> Iterator[None]:
+        """The parameters hold other values; buffers (of batch norm) come out as they went in."""
+        here = [p.data for p in self.params]
+        buffers = [] if self.model is None else [(b, b.clone()) for b in self.model.buffers()]
+        try:
+            for p, value in zip(self.params, point, strict=True):
+                p.data = value
+            yield
+        finally:
+            for p, value in zip(self.params, here, strict=True):
+                p.data = value
+            for buffer, value in buffers:
+                buffer.copy_(value)
+
+    def random_state(self) -> list[Tensor]:
+        device = self.params[0].device
+        states = [torch.get_rng_state()]
+        return [*states, torch.cuda.get_rng_state(device)] if device.type == "cuda" else states
+
+    def set_random_state(self, states: list[Tensor]) -> None:
+        torch.set_rng_state(states[0].cpu())
+        if len(states) > 1:
+            torch.cuda.set_rng_state(states[1].cpu(), self.params[0].device)
+
+    # --- several processes
+
+    def place(self, count: int) -> tuple[int, int]:
+        """The number of this process's first row in the whole batch, and the number of all rows."""
+        if self.processes == 1:
+            return 0, count
+        counts = [torch.zeros(1, dtype=torch.int64, device=self.params[0].device) for _ in range(self.processes)]
+        distributed.all_gather(counts, torch.full_like(counts[0], count))
+        all_counts = [int(each) for each in counts]
+        if len(set(all_counts)) > 1:
+            raise ValueError(
+                f"the processes have batches of {all_counts} rows: they must be equal. Use a DistributedSampler with "
+                "drop_last=True."
+            )
+        return distributed.get_rank() * count, sum(all_counts)
+
+    def own(self, total: int) -> slice:
+        """Which of all rows are those of this process."""
+        if self.processes == 1:
+            return slice(0, total)
+        each = total // self.processes
+        return slice(distributed.get_rank() * each, (distributed.get_rank() + 1) * each)
+
+    def mean(self, value: Tensor) -> Tensor:
+        """The mean over the processes."""
+        if self.processes > 1:
+            distributed.all_reduce(value)
+        return value / self.processes
+
+    def gather(self, rows: Tensor) -> Tensor:
+        """Rows of all processes, in the order of the ranks."""
+        if self.processes == 1:
+            return rows
+        everyone = [torch.empty_like(rows) for _ in range(self.processes)]
+        distributed.all_gather(everyone, rows.contiguous())
+        return torch.cat(everyone)
+
+    def total(self, vector: Vector) -> Vector:
+        """The sum over the processes."""
+        if self.processes > 1:
+            for part in vector:
+                distributed.all_reduce(part)
+        return vector
+
+
+def _groups(total: int) -> int:
+    """As in the core for batches that two or three divides; otherwise two that are not quite equal."""
+    return 3 if total % 2 and total % 3 == 0 else 2
+
+
+def rows_of(batch: Any, default: Any = "raise") -> Any:
+    """How many rows a batch has: the length of its tensors."""
+    lengths = {leaf.shape[0] for leaf in tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.ndim}
+    if len(lengths) == 1:
+        return lengths.pop()
+    if default == "raise":
+        raise ValueError(
+            f"a batch must hold tensors with one row for each sample, found lengths {sorted(lengths)}: it cannot be "
+            "cut. Give a list of two or more such batches, or one structure of tensors of equal length."
+        )
+    return default
+
+
+def rows_from(batch: Any, start: int, stop: int) -> Any:
+    """Some rows of a batch."""
+    leaves, structure = tree_flatten(batch)
+    return tree_unflatten([x[start:stop] if isinstance(x, Tensor) and x.ndim else x for x in leaves], structure)

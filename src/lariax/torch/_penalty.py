@@ -1,0 +1,260 @@
+"""Algorithm 2, with and without dual updates, as optimizers."""
+
+from collections.abc import Mapping
+from math import log
+from typing import Any, NamedTuple
+
+import torch
+from lariax.formulas import (
+    DETERMINISTIC_CONSTRAINTS,
+    STOCHASTIC_CONSTRAINTS,
+    Exponents,
+    PenaltySchedule,
+    dual_length,
+    lagged,
+    leave_one_out,
+    repelled,
+    storm,
+)
+from lariax.torch._constraints import AbstractConstraint
+from lariax.torch._optimizer import AbstractConstrained
+from lariax.torch._passes import Closure, Piece, Vector, weighted
+from torch import Tensor
+
+DECAY = 0.999  # of the running mean of squares behind the adaptive metric
+EPSILON = 1e-8
+
+
+class Look(NamedTuple):
+    """The sampled penalty function at one point."""
+
+    gradient: Vector
+    slack_gradient: Tensor
+    residuals: Tensor  # means, slacks included
+    loss: Tensor
+    indexed: list[Any]
+
+
+class QuadraticPenalty(AbstractConstrained):
+    """Algorithm 2 of Alacaoglu & Wright: f + (rho_k / 2) ||c||^2 with a STORM estimate of its gradient.
+
+    The method of `lariax.QuadraticPenalty(pairs=True)`, which states the formulas: products of constraint gradient and
+    value come from all ordered pairs of a batch, so a batch needs two rows; inequalities have slacks.
+
+    Arguments:
+        params: the model, its parameters, or groups of them; a group may have `lr`, `within` (a set of `lariax.sets`)
+            and `regularizer` (a term of `lariax.prox`).
+        constraints: `Equal`, `AtMost` or `AtLeast` by name.
+        lr: the steps are lr / (k + 1)^(3/5), or (k + 1)^(1/2) for constraints without samples. A scheduler multiplies.
+        penalty: rho_k = penalty * k^(1/5), or k^(1/4).
+        exponents: other powers of k.
+        population: the number of rows, where batches are drawn without replacement.
+        adaptive_metric: divide steps by the root mean square of each entry of the gradient, as Adam does.
+        model: the module whose buffers (batch norm) are to be updated once a call, where `params` is not the model.
+
+    >>> import torch, lariax.torch as lt
+    >>> x = torch.zeros(2, requires_grad=True)
+    >>> opt = lt.QuadraticPenalty([x], {"sum": lt.Equal(1.0, samples=None)}, lr=0.2)
+    >>> for _ in range(2000):
+    ...     loss = opt.step(lambda batch: (((x - 1) ** 2).sum(), {"sum": x.sum()}), None)
+    >>> x.detach().round(decimals=1).tolist()
+    [0.5, 0.5]
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        constraints: Mapping[str, AbstractConstraint],
+        lr: float = 0.1,
+        penalty: float = 1.0,
+        *,
+        exponents: Exponents | None = None,
+        population: int | None = None,
+        adaptive_metric: bool = False,
+        model: torch.nn.Module | None = None,
+    ) -> None:
+        super().__init__(
+            params, constraints, lr=lr, model=model, population=population, adaptive_metric=adaptive_metric
+        )
+        if not penalty > 0:
+            raise ValueError(f"penalty must be positive, found {penalty}.")
+        cases = STOCHASTIC_CONSTRAINTS if self.constraints.has_pairs else DETERMINISTIC_CONSTRAINTS
+        self.schedule = PenaltySchedule(1.0, penalty, exponents or cases)
+        self.estimate: Vector = []
+        self.squares: Vector = []
+        self.tracked: dict[str, Tensor] = {}
+
+    @torch.no_grad()
+    def step(self, closure: Closure, batch: Any) -> Tensor:  # type: ignore[override]
+        pieces, k = self.passes.whole(batch), self.calls
+        random = self.passes.random_state()
+        schedule = self.schedule
+        if k == 0:
+            now = self._start(closure, pieces)
+            t = self.tracked
+            self.advance(self.estimate, None, None, 1.0, schedule.step_size_at(1), self._scaling(now.gradient))
+        else:
+            t = self.tracked
+            with self.passes.at(self.previous):
+                stale = self._look(closure, pieces, schedule.penalty_at(k), t["multipliers"], t["last_slacks"], 0)
+            self.passes.set_random_state(random)
+            now = self._look(closure, pieces, schedule.penalty_at(k + 1), t["following"], t["slacks"], 1)
+            momentum, scaling = schedule.momentum_after(k), self._scaling(now.gradient)
+            for name, old, new in (
+                ("slack_gradient", stale.slack_gradient, now.slack_gradient),
+                ("residuals", stale.residuals, now.residuals),
+            ):
+                t[name] = storm(new, old, t[name], momentum)
+            t["last"], t["multipliers"] = t["multipliers"], t["following"]
+            t["following"] = self._moved(t["following"], k + 1, now.residuals)
+            self.advance(self.estimate, now.gradient, stale.gradient, momentum, schedule.step_size_at(k + 1), scaling)
+        step_size = schedule.step_size_at(k + 1) * self.param_groups[0]["lr"]
+        t["last_slacks"] = t["slacks"]
+        t["slacks"] = torch.where(t["inequality"], (t["slacks"] - step_size * t["slack_gradient"]).clamp(min=0), 0)
+        self.move_indexed(now.indexed, self._indexed_length(k + 1))
+        self.calls += 1
+        return now.loss
+
+    def _start(self, closure: Closure, pieces: list[Piece]) -> Look:
+        rows = self.passes.rows(closure, pieces)
+        inequality, mean = self.constraints.inequality, rows.mean(dim=0)
+        nothing = torch.zeros_like(mean)
+        slacks = torch.where(inequality, (-mean).clamp(min=0), nothing)
+        now = self._look(closure, pieces, self.schedule.penalty_at(1), nothing, slacks, 1)
+        self.estimate = now.gradient
+        self.tracked = {
+            "inequality": inequality,
+            "slacks": slacks,
+            "slack_gradient": now.slack_gradient,
+            "residuals": now.residuals,
+            "last": nothing,
+            "multipliers": nothing,
+            "following": self._moved(nothing, 1, now.residuals),
+        }
+        return now
+
+    def _look(
+        self,
+        closure: Closure,
+        pieces: list[Piece],
+        penalty: float,
+        multipliers: Tensor,
+        slacks: Tensor,
+        which: int,
+    ) -> Look:
+        """An unbiased gradient of  f + y . r + (rho / 2) ||r||^2  and what went into it."""
+        passes, graphs = self.passes, []
+        if len(pieces) == 1:
+            graphs = [passes.call(closure, pieces[0])]
+            local = graphs[0].residuals
+            rows = passes.gather(local)
+        else:  # all values come before the first gradient, and one piece is in memory at a time
+            rows = passes.rows(closure, pieces)
+            local = rows[passes.own(rows.shape[0])]
+        total = rows.shape[0]
+        if total < 2 and self.constraints.has_pairs:
+            raise ValueError(
+                f"{type(self).__name__} forms unbiased products from pairs within a batch, and this one has one row. "
+                "Give batches of two or more rows."
+            )
+        weights = multipliers + penalty * self._partners(rows + slacks)
+        own = weights[passes.own(total)]
+        parts: list[Vector] = []
+        losses, indexed, at = [], [], 0
+        for i, piece in enumerate(pieces):
+            seen = graphs[i] if graphs else passes.call(closure, piece)
+            extra = self.indexed_weights(seen.indexed, penalty, which)
+            parts.append(passes.pull(seen, own[at : at + seen.size], extra, total))
+            parts = [weighted(parts, [1.0, 1.0])] if len(parts) == 2 else parts
+            losses.append(seen.loss.detach().mean() * (seen.size / local.shape[0]))
+            indexed.append(seen.indexed)
+            at += seen.size
+        mean_loss = passes.mean(sum(losses[1:], losses[0]))
+        return Look(passes.total(parts[0]), weights.mean(dim=0), (rows + slacks).mean(dim=0), mean_loss, indexed)
+
+    def _partners(self, rows: Tensor) -> Tensor:
+        """For each row the mean of the others; its own value where a constraint has no samples."""
+        blocks = self.constraints.blocks
+        if not any(block.random for block in blocks):
+            return rows
+        others = leave_one_out(rows)
+        if self.population is not None:
+            others = repelled(others, rows, self.population)
+        if all(block.random for block in blocks):
+            return others
+        return torch.cat([(others if block.random else rows)[:, block.rows] for block in blocks], dim=1)
+
+    def _scaling(self, gradient: Vector) -> Vector | None:
+        """Adam's: 1 / root of the running mean square of each entry of the gradient."""
+        if not self.adaptive_metric:
+            return None
+        if not self.squares:
+            self.squares = self.space.zeros()
+        for mean, value in zip(self.squares, gradient, strict=True):
+            mean.copy_(lagged(mean, value**2, 1 - DECAY))
+        settled = 1 - DECAY ** (self.calls + 1)
+        return [1 / (torch.sqrt(mean / settled) + EPSILON) for mean in self.squares]
+
+    def _moved(self, multipliers: Tensor, k: int, values: Tensor) -> Tensor:
+        """y_{k+1}; without dual updates it stays."""
+        return multipliers
+
+    def _indexed_length(self, k: int) -> float:
+        """How far multipliers of examples move."""
+        return self.schedule.penalty_at(k)
+
+    def _named_multipliers(self) -> dict[str, Tensor]:
+        if not self.tracked:
+            return {}
+        t, k = self.tracked, max(self.calls - 1, 1)
+        return self.constraints.by_name(t["last"] + self.schedule.penalty_at(k) * t["residuals"])
+
+    def observe(self) -> dict[str, float]:
+        """Step size, penalty and momentum of the iteration to come."""
+        now = self.schedule.at(max(self.calls, 1))
+        return {**now, "step_size": now["step_size"] * self.param_groups[0]["lr"]}
+
+    def _export(self) -> dict[str, Any]:
+        return {"estimate": self.estimate, "squares": self.squares, "tracked": dict(self.tracked)}
+
+    def _import(self, saved: dict[str, Any]) -> None:
+        device = self.space.params[0].device
+        self.estimate = [part.to(device) for part in saved["estimate"]]
+        self.squares = [part.to(device) for part in saved["squares"]]
+        self.tracked = {name: value.to(device) for name, value in saved["tracked"].items()}
+
+
+class DualPenalty(QuadraticPenalty):
+    """Algorithm 2 with multipliers, which move by a summable amount along the sign of the sampled constraints.
+
+    The method of `lariax.DualPenalty(pairs=True)`, which states the formulas.
+
+    Arguments:
+        dual_step: gamma, of the size of the solution's multipliers; all steps together move one by at most 3.4 gamma.
+        params, constraints, lr, penalty, exponents, population, adaptive_metric, model: as in `QuadraticPenalty`.
+
+    >>> import torch, lariax.torch as lt
+    >>> x = torch.zeros(2, requires_grad=True)
+    >>> opt = lt.DualPenalty([x], {"sum": lt.Equal(1.0, samples=None)}, lr=0.2, dual_step=0.3)
+    >>> for _ in range(2000):
+    ...     loss = opt.step(lambda batch: (((x - 1) ** 2).sum(), {"sum": x.sum()}), None)
+    >>> x.detach().round(decimals=1).tolist()
+    [0.5, 0.5]
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        constraints: Mapping[str, AbstractConstraint],
+        lr: float = 0.1,
+        penalty: float = 1.0,
+        dual_step: float = 1.0,
+        **options: Any,
+    ) -> None:
+        super().__init__(params, constraints, lr, penalty, **options)
+        if not dual_step >= 0:
+            raise ValueError(f"dual_step must be at least 0, found {dual_step}.")
+        self.dual_step = dual_step
+
+    def _moved(self, multipliers: Tensor, k: int, values: Tensor) -> Tensor:
+        return multipliers + dual_length(self.dual_step, k, log(k + 1)) * torch.sign(values)

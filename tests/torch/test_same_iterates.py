@@ -1,0 +1,108 @@
+"""JAX and torch take the same steps on the same samples, to rounding."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import lariax as lx
+import lariax.torch as lt
+import torch
+
+A = np.linspace(1.0, 2.0, 5)
+BATCH = 8
+
+
+def objective(x, z):
+    return jnp.sum(1 - jnp.exp(-((x - A - 0.3 * z[:5]) ** 2) / 4))
+
+
+def pair(x, z):
+    return jnp.stack([x @ x + 0.5 * z[5] * x[0], x[0] - x[1] + 0.1 * z[6]])
+
+
+def level(x, z):
+    return jnp.tanh(x[2] + x[3] + 0.3 * z[6])
+
+
+def closure_for(x):
+    def closure(z):
+        loss = (1 - torch.exp(-((x - torch.tensor(A) - 0.3 * z[:, :5]) ** 2) / 4)).sum(dim=1)
+        both = torch.stack([x @ x + 0.5 * z[:, 5] * x[0], x[0] - x[1] + 0.1 * z[:, 6]], dim=1)
+        level = torch.tanh(x[2] + x[3] + 0.3 * z[:, 6])
+        return loss, {"pair": both, "level": level, "last": x[4], "sum": x.sum()}
+
+    return closure
+
+
+@pytest.fixture(scope="module")
+def problem():
+    """Equalities and inequalities, scalars and vectors, with samples and without. No random one starts with a slack,
+    which would make the sign of its first residual one of rounding."""
+    return lx.Problem(
+        objective,
+        samples=lx.Distribution(lambda key: jax.random.normal(key, (7,))),
+        constraints={
+            "pair": lx.Equal(pair, [4.0, 0.0]),
+            "level": lx.AtLeast(level, 0.5),
+            "last": lx.AtMost(lambda x: x[4], 0.7, samples=None),
+            "sum": lx.AtMost(jnp.sum, 50.0, samples=None),
+        },
+        within=lx.sets.Box(-1.5, 1.2),
+    )
+
+
+CONSTRAINTS = {
+    "pair": lt.Equal([4.0, 0.0]),
+    "level": lt.AtLeast(0.5),
+    "last": lt.AtMost(0.7, samples=None),
+    "sum": lt.AtMost(50.0, samples=None),
+}
+
+
+def samples_of(result, places):
+    oracle, key = result.continuation.oracle, result.continuation.run.key
+    tickets, _ = oracle.draw(key, jnp.arange(places), oracle.caches(places), (None,))
+    return [
+        torch.tensor(np.asarray(oracle.fetch(jax.tree.map(lambda t, i=i: t[i], tickets)).samples[0]))
+        for i in range(places)
+    ]
+
+
+METHODS = {
+    "QuadraticPenalty": (
+        lx.QuadraticPenalty(step_size=0.05, penalty=1.5, pairs=True),
+        lambda x: lt.QuadraticPenalty(
+            [{"params": [x], "within": lx.sets.Box(-1.5, 1.2)}], CONSTRAINTS, lr=0.05, penalty=1.5
+        ),
+        1,
+    ),
+    "DualPenalty": (
+        lx.DualPenalty(step_size=0.05, penalty=1.5, dual_step=0.3, pairs=True),
+        lambda x: lt.DualPenalty(
+            [{"params": [x], "within": lx.sets.Box(-1.5, 1.2)}], CONSTRAINTS, lr=0.05, penalty=1.5, dual_step=0.3
+        ),
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_same_iterates(problem, name):
+    method, optimizer, start = METHODS[name]
+    x0 = np.full(5, 0.2)
+    result = lx.solve(problem, jnp.asarray(x0), method=method, iterations=1, batch_size=BATCH)
+    batches = samples_of(result, 100 + start)
+    x = torch.tensor(x0, requires_grad=True)
+    opt, closure = optimizer(x), closure_for(x)
+    seen = {}
+    for call, batch in enumerate(batches):
+        if call >= start:
+            seen[call - start + 1] = x.detach().numpy().copy()  # x_{k+1}, where iteration k ends
+        opt.step(closure, batch)
+    for iterations in (1, 2, 10, 100):
+        result = lx.solve(problem, jnp.asarray(x0), method=method, iterations=iterations, batch_size=BATCH)
+        np.testing.assert_allclose(seen[iterations], result.x, rtol=0, atol=1e-11, err_msg=str(iterations))
+    assert np.linalg.norm(seen[100] - x0) > 0.5
+    for constraint, multiplier in opt.multipliers.items():
+        np.testing.assert_allclose(multiplier, result.multipliers[constraint], atol=1e-10, err_msg=constraint)
