@@ -53,9 +53,9 @@ class QuadraticPenalty(AbstractConstrained):
         model: the module whose buffers (batch norm) are to be updated once a call, where `params` is not the model.
 
     >>> import torch, lariax.torch as lt
-    >>> x = torch.zeros(2, requires_grad=True)
-    >>> opt = lt.QuadraticPenalty([x], {"sum": lt.Equal(1.0, samples=None)}, lr=0.2)
-    >>> for _ in range(2000):
+    >>> x = torch.ones(2, requires_grad=True)
+    >>> opt = lt.QuadraticPenalty([x], {"sum": lt.Equal(1.0, samples=None)}, lr=0.02, penalty=10.0)
+    >>> for _ in range(300):
     ...     loss = opt.step(lambda batch: (((x - 1) ** 2).sum(), {"sum": x.sum()}), None)
     >>> x.detach().round(decimals=1).tolist()
     [0.5, 0.5]
@@ -234,9 +234,9 @@ class DualPenalty(QuadraticPenalty):
         params, constraints, lr, penalty, exponents, population, adaptive_metric, model: as in `QuadraticPenalty`.
 
     >>> import torch, lariax.torch as lt
-    >>> x = torch.zeros(2, requires_grad=True)
+    >>> x = torch.ones(2, requires_grad=True)
     >>> opt = lt.DualPenalty([x], {"sum": lt.Equal(1.0, samples=None)}, lr=0.2, dual_step=0.3)
-    >>> for _ in range(2000):
+    >>> for _ in range(300):
     ...     loss = opt.step(lambda batch: (((x - 1) ** 2).sum(), {"sum": x.sum()}), None)
     >>> x.detach().round(decimals=1).tolist()
     [0.5, 0.5]
