@@ -72,8 +72,19 @@ def _verdicts(certificate: Certificate) -> list[str]:
     return [f"{side}: {c.verdict}" if side else c.verdict for side, c in _sides(certificate)]
 
 
+def _narrow(certificate: Certificate) -> tuple[list[str], list[list[str]]]:
+    """The table for a terminal: beside a held-out side, an interval shares the cell of its estimate."""
+    if certificate.heldout is None:
+        return _table(certificate)
+    head = ["", *(title for side, _ in _sides(certificate) for title in (side, "holds"))]
+    _, rows = _table(certificate)
+    return head, [
+        [name, f"{a} [{b}, {c}]", holds, f"{d} [{e}, {f}]", beside] for name, a, b, c, holds, d, e, f, beside in rows
+    ]
+
+
 def as_rich(certificate: Certificate) -> RenderableType:
-    head, rows = _table(certificate)
+    head, rows = _narrow(certificate)
     table = Table(*head)
     for row in rows:
         table.add_row(*(Text(cell, style=_COLOURS.get(cell, "")) for cell in row))

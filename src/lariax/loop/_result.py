@@ -14,6 +14,7 @@ from lariax.certificate import Certificate, certify
 from lariax.loop._feed import Feeder
 from lariax.loop._looks import Looked
 from lariax.loop._run import NEVER, Rhythm, Run
+from lariax.loop._table import as_html, as_rich, as_text
 from lariax.methods import AbstractMethod
 from lariax.oracle import Oracle
 
@@ -171,14 +172,18 @@ class Result(eqx.Module):
     def success(self) -> bool:
         return bool(np.all(self.status == "stationary"))
 
+    def plot(self, against: str = "draws") -> Any:
+        """A matplotlib figure of the history against draws, seconds or iterations: the charts of `lariax report`. The
+        certificate is in it if it has been made."""
+        from lariax.report import plot  # a front end, for whoever asks
+
+        return plot(self, against)
+
     def __repr__(self) -> str:
-        with np.printoptions(precision=6, threshold=8):
-            lines = [f"{self.status} after {self.iterations:,} iterations, {self.draws:,} draws, {self.seconds:.2f} s"]
-            lines += [f"  x            {_short(self.x)}"]
-            lines += [f"  multipliers  {name}: {_short(value)}" for name, value in self.multipliers.items()]
-        return "\n".join(lines)
+        return as_text(self)
 
+    def __rich__(self) -> Any:
+        return as_rich(self)
 
-def _short(tree: PyTree) -> str:
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return "  ".join(f"{jax.tree_util.keystr(path)} {np.asarray(leaf)}".strip() for path, leaf in leaves)
+    def _repr_html_(self) -> str:
+        return as_html(self)

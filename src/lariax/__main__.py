@@ -1,0 +1,5 @@
+"""`python -m lariax`."""
+
+from lariax.cli import main
+
+main()

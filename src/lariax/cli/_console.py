@@ -1,0 +1,99 @@
+"""What all commands share: how to speak, how to wait, how to end."""
+
+import contextlib
+import json
+import sys
+import traceback
+from collections.abc import Iterator
+from typing import Any, Never
+
+import typer
+from rich.console import Console
+
+from lariax.runs import RunFolderError, dumps
+
+FAILED, WRONG_INPUT, NOT_AS_ASKED, BAD_FOLDER, STOPPED = 1, 2, 3, 4, 130
+
+
+class WrongInput(Exception):
+    """Something that the person at the keyboard can put right."""
+
+
+class Screen:
+    """Results on standard output, everything else on standard error; with `as_json` one object and no words."""
+
+    def __init__(self, as_json: bool = False):
+        self.as_json = as_json
+        self.out = _console(sys.stdout)
+        self.err = _console(sys.stderr)
+
+    @property
+    def watched(self) -> bool:
+        """Whether somebody sees the progress."""
+        return self.err.is_terminal and not self.as_json
+
+    def show(self, *things: Any) -> None:
+        """For people alone."""
+        if not self.as_json:
+            self.out.print(*things)
+
+    def give(self, value: dict[str, Any]) -> None:
+        """For machines alone."""
+        if self.as_json:
+            print(dumps(value, indent=1))
+
+    @contextlib.contextmanager
+    def waiting(self, words: str) -> Iterator[None]:
+        """A sign of life during work that cannot tell how far it is."""
+        if not self.watched:
+            yield
+            return
+        with self.err.status(f"{words} ..."):
+            yield
+
+    def fail(self, code: int, message: str) -> Never:
+        if self.as_json:
+            print(json.dumps({"error": {"code": code, "message": message}}))
+        else:
+            self.err.print(f"[red bold]lariax:[/] {_escaped(message)}", highlight=False, soft_wrap=True)
+        raise typer.Exit(code)
+
+    @contextlib.contextmanager
+    def explained(self, file: str | None = None) -> Iterator[None]:
+        """Errors in words and as exit codes. `file`: the person's own, whose lines are shown."""
+        try:
+            yield
+        except typer.Exit:
+            raise
+        except RunFolderError as error:
+            self.fail(BAD_FOLDER, str(error))
+        except WrongInput as error:
+            self.fail(WRONG_INPUT, str(error))
+        except KeyboardInterrupt:
+            self.fail(STOPPED, "stopped before there was anything to keep.")
+        except (ValueError, TypeError) as error:
+            lines = own_lines(error, file)
+            self.fail(FAILED if lines else WRONG_INPUT, f"{error}{lines}")
+        except Exception as error:
+            lines = own_lines(error, file)
+            if not lines:
+                raise
+            self.fail(FAILED, f"{type(error).__name__}: {error}{lines}")
+
+
+def own_lines(error: BaseException, file: str | None) -> str:
+    """Where in the person's own file it happened."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    return "".join(f"\n  {frame.filename}, line {frame.lineno}, in {frame.name}: {frame.line}" for frame in frames[-3:])
+
+
+def _console(stream: Any) -> Console:
+    """Wide when it goes to a file or a pipe, where nobody folds lines."""
+    console = Console(file=stream)
+    return console if console.is_terminal else Console(file=stream, width=160)
+
+
+def _escaped(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)

@@ -1,0 +1,87 @@
+"""`lariax doctor`."""
+
+import time
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import typer
+from rich.table import Table
+
+from lariax.certificate import certify
+from lariax.cli._console import FAILED, Screen
+from lariax.loop import solve
+from lariax.problem import Distribution, Equal, Problem
+from lariax.runs import versions
+
+EXTRAS = {
+    "matplotlib": "result.plot()",
+    "pandas": "history.to_pandas()",
+    "torch": "lariax.torch",
+    "scikit-learn": "lariax.sklearn",
+    "sif2jax": "problems of CUTEst in the gallery",
+}
+SOLUTION = np.array([-0.5, 1.5])
+
+
+def examine(screen: Screen) -> None:
+    """Say what is there, then solve a problem whose solution is known."""
+    with screen.explained():
+        found = versions()
+        extras = {name: _version(name) for name in EXTRAS}
+        double = bool(jax.config.values["jax_enable_x64"])
+        table = Table(box=None, pad_edge=False, show_header=False)
+        for name, value in found.items():
+            table.add_row(name, value)
+        table.add_row("precision", "double" if double else "single (JAX_ENABLE_X64=1 makes it double)")
+        for name, use in EXTRAS.items():
+            table.add_row(name, extras[name] or f"[yellow]not installed[/]; for {use}")
+        screen.show(table)
+        with screen.waiting("self-check"):
+            check = self_check()
+        words = "[green]passed[/]" if check["passed"] else "[red]failed[/]"
+        screen.show(
+            f"\nSelf-check {words} in {check['seconds']:.1f} s: a problem with a random constraint, "
+            f"{check['distance']:.3f} from its solution; {check['draws_per_second']:,.0f} draws a second."
+        )
+        screen.give({"versions": found, "extras": extras, "double": double, "self_check": check})
+        if not check["passed"]:
+            raise typer.Exit(FAILED)
+
+
+def self_check() -> dict[str, Any]:
+    """Solve and certify  min (x1^2 + (x2 - 2)^2) / 2  with E[x1 + x2 - 1 + 2 z (x1 - x2)] = 0, from (0, 0)."""
+    problem = Problem(
+        lambda x, z: 0.5 * (x[0] ** 2 + (x[1] - 2) ** 2),
+        samples=Distribution(jax.random.normal),
+        constraints={"line": Equal(lambda x, z: x[0] + x[1] - 1 + 2 * z * (x[0] - x[1]))},
+    )
+    began = time.perf_counter()
+    first = solve(problem, jnp.zeros(2), iterations=1000, batch_size=8)
+    compiled = time.perf_counter()
+    result = solve(problem, first, iterations=19_000)
+    ended = time.perf_counter()
+    certificate = certify(problem, result.x)
+    wrong = certify(problem, jnp.array([0.42, 0.59]))
+    distance = float(np.linalg.norm(np.asarray(result.x) - SOLUTION))
+    found = {
+        "close to the solution": distance < 0.1,
+        "the solution is not called wrong": certificate.stationarity.low < 0.2,
+        "a wrong point is called wrong": wrong.stationarity.low > 1,
+    }
+    return {
+        "passed": all(found.values()),
+        **found,
+        "distance": distance,
+        "draws_per_second": (result.draws - first.draws) / (ended - compiled),
+        "seconds": time.perf_counter() - began,
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,99 @@
+"""`lariax certify`, `compare` and `report`: what can be done with the folders of runs."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import typer
+from jaxtyping import PyTree
+
+from lariax import report as pages
+from lariax.certificate import certify as judge
+from lariax.cli._console import NOT_AS_ASKED, Screen, WrongInput
+from lariax.cli._tasks import Task, find, split
+from lariax.report import comparison
+from lariax.runs import SavedRun, certificate_to_json, keep_certificate, leaves_of, load
+
+
+def certify(
+    screen: Screen,
+    folder: Path,
+    draws: int,
+    confidence: float,
+    tolerance: float | None,
+    seed: int,
+    problem: str | None,
+) -> None:
+    own = split(problem or "")[0]
+    with screen.explained(str(own) if own else None):
+        with screen.waiting("loading"):
+            run = load(folder)
+            if run.settings.get("double"):
+                jax.config.update("jax_enable_x64", True)
+            task = _task_of(run, folder, problem)
+            x = _as(run, task.x0)
+        with screen.waiting(f"certifying on {draws:,} fresh samples"):
+            certificate = judge(task.problem, x, draws=draws, confidence=confidence, seed=seed, tolerance=tolerance)
+        screen.show(certificate)
+        keep_certificate(folder, certificate)
+        screen.show(f"\nKept in {folder / 'certificate.json'}; `lariax report {folder}` shows it.")
+        screen.give(certificate_to_json(certificate))
+        sides = [certificate] + ([certificate.heldout] if certificate.heldout else [])
+        if any(report.holds == "violated" for side in sides for report in side.constraints.values()):
+            raise typer.Exit(NOT_AS_ASKED)
+
+
+def _task_of(run: SavedRun, folder: Path, problem: str | None) -> Task:
+    """The problem of a run. A folder may come from anywhere, so no code that it names is run unasked."""
+    if problem is not None:
+        return find(problem)
+    about = run.settings.get("problem")
+    about = about if isinstance(about, dict) else {}
+    if about.get("kind") == "gallery" and isinstance(about.get("name"), str):
+        options = about.get("options")
+        return find(about["name"], [f"{k}={v!r}" for k, v in options.items()] if isinstance(options, dict) else [])
+    known = f"{about['file']}:{about.get('name', 'problem')}" if isinstance(about.get("file"), str) else "FILE.py:NAME"
+    raise WrongInput(
+        f"{folder} is a run of a problem in a file, and Lariax runs no code that a folder names. Name it yourself: "
+        f"lariax certify {folder} --problem {known}"
+    )
+
+
+def _as(run: SavedRun, x0: PyTree) -> PyTree:
+    """The x of a run in the structure of x0."""
+    wanted = leaves_of(x0)
+    shapes = {path: array.shape for path, array in wanted.items()}
+    found = {path: array.shape for path, array in run.x.items()}
+    if shapes != found:
+        raise WrongInput(f"the answer of the run has the arrays {found}, and the problem's x0 has {shapes}.")
+    leaves, structure = jax.tree.flatten(x0)
+    arrays = [
+        np.asarray(array, leaf.dtype) for array, leaf in zip(run.x.values(), map(np.asarray, leaves), strict=True)
+    ]
+    return jax.tree.unflatten(structure, arrays)
+
+
+def compare(screen: Screen, folders: Sequence[Path]) -> None:
+    runs = _load(screen, folders)
+    screen.show(comparison(runs))
+    screen.give({"runs": [_summary(folder, run) for folder, run in zip(folders, runs, strict=True)]})
+
+
+def _summary(folder: Path, run: SavedRun) -> dict[str, Any]:
+    certificate = None if run.certificate is None else certificate_to_json(run.certificate)
+    return {"folder": folder, "name": run.name, **run.outcome, "certificate": certificate}
+
+
+def report(screen: Screen, folders: Sequence[Path], output: Path | None) -> None:
+    runs = _load(screen, folders)
+    target = output or (folders[0] / "report.html" if len(folders) == 1 else Path("report.html"))
+    pages.write(runs, target)
+    screen.show(f"Report  {target}")
+    screen.give({"report": target, "runs": [str(folder) for folder in folders]})
+
+
+def _load(screen: Screen, folders: Sequence[Path]) -> list[SavedRun]:
+    with screen.waiting("reading"):
+        return [load(folder) for folder in folders]

@@ -1,0 +1,46 @@
+"""Elements of HTML in which every text is escaped."""
+
+from collections.abc import Iterable
+from html import escape
+
+from lariax.report._words import short
+
+
+class Markup(str):
+    """HTML that is already safe."""
+
+    __slots__ = ()
+
+
+def element(tag: str, *children: object, **attributes: object) -> Markup:
+    """<tag attributes>children</tag>. `class_` and `data_x` lose and change their underscores; None leaves one out."""
+    head = "".join(
+        f' {name.rstrip("_").replace("_", "-")}="{escape(str(value), quote=True)}"'
+        for name, value in attributes.items()
+        if value is not None
+    )
+    return Markup(f"<{tag}{head}>{joined(children)}</{tag}>")
+
+
+def joined(children: Iterable[object]) -> Markup:
+    return Markup("".join(child if isinstance(child, Markup) else escape(str(child)) for child in children))
+
+
+def name_of(text: str) -> Markup:
+    """A name that somebody chose: kept apart from the writing direction around it, and cut when it is endless."""
+    return element("bdi", short(text), title=text[:2000] if short(text) != text else None)
+
+
+def table(head: Iterable[object], rows: Iterable[Iterable[object]], caption: str = "", **attributes: object) -> Markup:
+    """A table whose first column names the rows; in a box of its own that scrolls when it is too wide."""
+    top = element("thead", element("tr", *(element("th", cell, scope="col") for cell in head)))
+    body = element(
+        "tbody",
+        *(
+            element("tr", element("th", first, scope="row"), *(element("td", cell) for cell in rest))
+            for first, *rest in rows
+        ),
+    )
+    words = element("caption", caption) if caption else ""
+    whole = element("table", words, top, body, **attributes)
+    return element("div", whole, class_="wide", tabindex="0", role="region", aria_label=caption or "table")

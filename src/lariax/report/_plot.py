@@ -1,0 +1,75 @@
+"""The pictures of the page in a notebook."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from lariax.loop import Result
+from lariax.report._panels import TIMES, Line, Panel, panels
+from lariax.report._words import short
+from lariax.runs import SavedRun, saved
+
+COLUMNS = 3
+
+
+def plot(runs: Result | SavedRun | Sequence[SavedRun], against: str = "draws") -> Any:
+    """A matplotlib figure of one run, or of several: what the HTML report plots, against draws, seconds or iteration.
+
+    Thin dotted lines are standard errors, bars at the right edge the intervals of the certificate, dashed lines bounds.
+    """
+    if against not in TIMES:
+        raise ValueError(f"against must be one of {', '.join(map(repr, TIMES))}, found {against!r}.")
+    from matplotlib.figure import Figure
+
+    if isinstance(runs, Result):
+        made = runs.certified or vars(runs).get("certificate")  # the latter once it has been asked for
+        runs = saved(runs, certificate=made)
+    runs = [runs] if isinstance(runs, SavedRun) else list(runs)
+    charts = panels(runs)
+    if not charts:
+        raise ValueError("there is nothing to plot: the history has no records. Run longer, or lower record_every.")
+    rows = -(-len(charts) // COLUMNS)
+    columns = min(COLUMNS, len(charts))
+    figure = Figure(figsize=(4.6 * columns, 3.1 * rows), layout="constrained")
+    for i, panel in enumerate(charts):
+        axes = figure.add_subplot(rows, columns, i + 1)
+        _draw(axes, panel, runs, against)
+    return figure
+
+
+def _draw(axes: Any, panel: Panel, runs: Sequence[SavedRun], against: str) -> None:
+    several = len(runs) > 1
+    major = [line for line in panel.lines if not line.minor]
+    for place, line in enumerate(panel.lines):
+        colour = f"C{line.run if several else (place if not line.minor else place - 1)}"
+        x = runs[line.run].history[(against,)]
+        style = {"linewidth": 0.9, "linestyle": ":"} if line.minor else {"linewidth": 1.5}
+        axes.plot(x, _drawable(line, panel), color=colour, label=_name(line, runs, several), **style)
+    for mark in panel.marks:
+        end = float(runs[mark.run].history[(against,)][-1])
+        low, high = max(mark.interval.low, 0.0 if panel.logarithmic else -np.inf), mark.interval.high
+        if np.isfinite(high):
+            fade = 0.4 if mark.label == "held out" else 0.9
+            axes.plot([end, end], [low, high], color=f"C{mark.run}", linewidth=4, alpha=fade, solid_capstyle="butt")
+    if panel.bound is not None:
+        axes.axhline(panel.bound, color="0.4", linewidth=1, linestyle="--")
+    if panel.logarithmic:
+        axes.set_yscale("log", nonpositive="mask")
+    axes.set_title(short(panel.title).replace("$", r"\$"), loc="left", fontsize=10)
+    axes.set_xlabel("iterations" if against == "iteration" else against, fontsize=9)
+    axes.tick_params(labelsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    if (len(major) > 1 or len(panel.lines) > 1) and len(panel.lines) <= 12:
+        axes.legend(fontsize=7, frameon=False)
+
+
+def _drawable(line: Line, panel: Panel) -> np.ndarray:
+    values = np.asarray(line.values, float)
+    keep = np.isfinite(values) & (values > 0 if panel.logarithmic else True)
+    return np.where(keep, values, np.nan)
+
+
+def _name(line: Line, runs: Sequence[SavedRun], several: bool) -> str:
+    name = short(f"{runs[line.run].name}: {line.label}" if several else line.label).replace("$", r"\$")
+    return f" {name}" if name.startswith("_") else name  # matplotlib hides labels that begin so

@@ -1,0 +1,274 @@
+"""The parts of the page that are words and tables; they need no script."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lariax.certificate import Certificate, ConstraintReport, Interval
+from lariax.report._html import Markup, element, joined, name_of, table
+from lariax.report._words import number, short
+from lariax.runs import SavedRun
+
+SIGNS = {"surely": "✓", "probably": "≈", "undecided": "?", "violated": "✗"}
+MEASURES = {
+    "stationarity": "how far the gradient of the Lagrangian is from zero, or from the cone of the set",
+    "feasibility": "the length of all violations together",
+    "complementarity": "multiplier times slack of the inequalities",
+    "natural_residual": "how far one projected gradient step would move",
+    "objective": "the mean of the objective",
+}
+
+
+def sides(certificate: Certificate) -> list[tuple[str, Certificate]]:
+    beside = [] if certificate.heldout is None else [("held out", certificate.heldout)]
+    return [("on samples" if beside else "", certificate), *beside]
+
+
+# --- the verdict
+
+
+def tone(run: SavedRun) -> str:
+    """good, fair or bad: the colour of the verdict."""
+    certificate = run.certificate
+    if run.status in ("diverged", "infeasible_stationary"):
+        return "bad"
+    if certificate is None:
+        return "fair"
+    found = [side for _, side in sides(certificate)]
+    if any(report.holds == "violated" for side in found for report in side.constraints.values()):
+        return "bad"
+    return "good" if all(side.within(side.tolerance) for side in found) else "fair"
+
+
+def verdict(run: SavedRun, several: bool) -> Markup:
+    kind, certificate = tone(run), run.certificate
+    sign = {"good": "✓", "fair": "≈", "bad": "✗"}[kind]
+    lines: list[Markup] = []
+    if certificate is None:
+        lines.append(element("p", f"No certificate. {run.outcome.get('no_certificate', '')}", class_="says"))
+    else:
+        for side, found in sides(certificate):
+            lines.append(
+                element("p", element("b", f"{side.capitalize()}: ") if side else "", found.verdict, class_="says")
+            )
+        for side, found in sides(certificate):
+            for note in found.warnings:
+                lines.append(element("p", f"Warning{f' ({side})' if side else ''}: {note}", class_="warning"))
+    lines.append(element("p", run.outcome["message"], class_="message"))
+    heading = element("h2" if not several else "h3", name_of(run.name if several else "Verdict"))
+    icon = element("span", sign, class_="sign", aria_hidden="true")
+    return element("article", icon, element("div", heading, *lines), class_=f"verdict {kind}")
+
+
+def figures(run: SavedRun) -> Markup:
+    """The numbers one looks for first."""
+    outcome, certificate = run.outcome, run.certificate
+    shown: list[tuple[str, str, str]] = []
+    if certificate is not None:
+        for name in ("objective", "stationarity", "feasibility"):
+            interval = getattr(certificate, name)
+            shown.append((name, number(interval.estimate), _ends(interval)))
+    shown.append(("draws", f"{outcome['draws']:,}", f"{outcome['iterations']:,} iterations"))
+    shown.append(("time", duration(outcome["seconds"]), outcome["status"].replace("_", " ")))
+    tiles = [element("div", element("dt", a), element("dd", b, element("small", c))) for a, b, c in shown]
+    return element("dl", *tiles, class_="tiles")
+
+
+def _ends(interval: Interval) -> str:
+    if interval.low == interval.high:
+        return "exact"
+    return f"{number(interval.low)} to {number(interval.high)}"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+# --- certificates
+
+
+def certificates(runs: Sequence[SavedRun]) -> Markup:
+    """Rows: what is measured; columns: runs and sides."""
+    columns = [
+        (run, side, found) for run in runs if run.certificate is not None for side, found in sides(run.certificate)
+    ]
+    if not columns:
+        return element("p", "There is no certificate.")
+    head = ["", *(_column_name(run, side, len(runs) > 1) for run, side, _ in columns)]
+    rows: list[list[object]] = []
+    for name, meaning in MEASURES.items():
+        title = joined([name.replace("_", " "), element("small", meaning)])
+        rows.append([title, *(_interval_cell(getattr(found, name)) for _, _, found in columns)])
+    about = [joined([found.about, element("small", _circumstances(found))]) for _, _, found in columns]
+    rows.append(["about", *about])
+    return table(head, rows, "Estimates with the ends of their intervals", class_="numbers")
+
+
+def _column_name(run: SavedRun, side: str, several: bool) -> Markup:
+    parts: list[object] = [name_of(run.name)] if several else []
+    if side:
+        parts += [" " if several else "", side]
+    return joined(parts or ["certificate"])
+
+
+def _interval_cell(interval: Interval) -> Markup:
+    return joined([element("b", number(interval.estimate)), element("small", _ends(interval))])
+
+
+def _circumstances(found: Certificate) -> str:
+    if found.exact:
+        return "no sampling error"
+    return f"{found.draws:,} draws, {found.confidence:.4g} confidence each"
+
+
+# --- constraints
+
+
+class _Row(NamedTuple):
+    run: SavedRun
+    name: str
+    which: str
+    reports: list[tuple[str, ConstraintReport, int]]  # side, report, entry
+
+
+def constraints(runs: Sequence[SavedRun]) -> Markup:
+    """Constraint by constraint, whether it holds on the samples and on held-out data."""
+    rows = list(_constraint_rows(runs))
+    if not rows:
+        return element("p", "The problem has no constraints, or there is no certificate.")
+    titles = list(dict.fromkeys(side for row in rows for side, _, _ in row.reports))
+    head = ["constraint", *(["run"] if len(runs) > 1 else []), "asked", *(side or "value" for side in titles)]
+    head += ["multiplier", "interval against bound"]
+    body = []
+    for row in rows:
+        report, entry = row.reports[0][1], row.reports[0][2]
+        found = {side: (report, entry) for side, report, entry in row.reports}
+        first = joined([name_of(row.name), element("small", row.which) if row.which else ""])
+        cells: list[object] = [first, *([name_of(row.run.name)] if len(runs) > 1 else [])]
+        cells.append(f"{report.relation} {number(float(np.ravel(report.bound)[entry]))}")
+        cells += [_holds_cell(*found[side]) if side in found else "-" for side in titles]
+        cells += [_multiplier(row, entry), picture_of_intervals(row.reports)]
+        body.append(cells)
+    return table(head, body, "Constraints", class_="numbers")
+
+
+def _constraint_rows(runs: Sequence[SavedRun]) -> Iterator[_Row]:
+    names = list(dict.fromkeys(name for run in runs if run.certificate for name in run.certificate.constraints))
+    for name in names:
+        for run in runs:
+            if run.certificate is None or name not in run.certificate.constraints:
+                continue
+            found = [(side, c.constraints[name]) for side, c in sides(run.certificate) if name in c.constraints]
+            values = np.ravel(found[0][1].value)
+            entries = {"": 0}
+            if values.size > 1:
+                entries = {
+                    f"least of {values.size:,}": int(np.argmin(values)),
+                    f"largest of {values.size:,}": int(np.argmax(values)),
+                }
+            for which, entry in entries.items():
+                fits = [(side, report, entry) for side, report in found if report.value.size == values.size]
+                yield _Row(run, name, which, fits)
+
+
+def _holds_cell(report: ConstraintReport, entry: int) -> Markup:
+    value, low, high = (float(np.ravel(part)[entry]) for part in (report.value, report.low, report.high))
+    badge = element("span", f"{SIGNS[report.holds]} {report.holds}", class_=f"badge {report.holds}")
+    return joined([element("b", number(value)), " ", badge, element("small", _ends(Interval(value, low, high)))])
+
+
+def _multiplier(row: _Row, entry: int) -> str:
+    values = np.ravel(row.run.multipliers.get(row.name, np.zeros(0)))
+    return number(float(values[entry])) if entry < values.size else "-"
+
+
+def picture_of_intervals(reports: Sequence[tuple[str, ConstraintReport, int]]) -> Markup:
+    """Bars from low to high, one above the other, and the bound as a line across."""
+    spans = [
+        tuple(float(np.ravel(part)[entry]) for part in (report.low, report.value, report.high))
+        for _, report, entry in reports
+    ]
+    bound = float(np.ravel(reports[0][1].bound)[reports[0][2]])
+    points = [value for span in spans for value in span] + [bound]
+    if not all(map(math.isfinite, points)):
+        return Markup("-")
+    low, high = min(points), max(points)
+    room = (high - low) or abs(high) or 1.0
+    low, high = low - 0.1 * room, high + 0.1 * room
+
+    def x(value: float) -> str:
+        return f"{4 + 152 * (value - low) / (high - low):.1f}"
+
+    shapes = []
+    for i, ((side, report, _), (left, middle, right)) in enumerate(zip(reports, spans, strict=True)):
+        y = 10 + 14 * i
+        words = f"{side or 'value'}: {number(middle)}, {number(left)} to {number(right)}"
+        line = element("line", x1=x(left), x2=x(right), y1=y, y2=y, class_=f"span {report.holds}")
+        dot = element("circle", cx=x(middle), cy=y, r=3, class_=f"dot {report.holds}")
+        shapes.append(element("g", element("title", words), line, dot))
+    height = 6 + 14 * len(spans)
+    edge = element("line", x1=x(bound), x2=x(bound), y1=0, y2=height, class_="bound")
+    label = f"intervals against the bound {number(bound)}"
+    view = {"viewBox": f"0 0 160 {height}"}
+    return element("svg", edge, *shapes, width=160, height=height, role="img", aria_label=label, **view)
+
+
+# --- settings, versions, answers
+
+
+def settings(runs: Sequence[SavedRun]) -> Markup:
+    asked = [dict(_flat(run.settings)) for run in runs]
+    found = [dict(_flat(run.versions)) for run in runs]
+    measures = [dict(_flat(run.outcome)) for run in runs]
+    return joined(
+        [
+            element("h3", "Settings"),
+            _beside(runs, asked),
+            element("h3", "Cost and end"),
+            _beside(runs, measures),
+            element("h3", "Versions"),
+            _beside(runs, found),
+        ]
+    )
+
+
+def _beside(runs: Sequence[SavedRun], tables: Sequence[Mapping[str, str]]) -> Markup:
+    names = list(dict.fromkeys(name for entries in tables for name in entries))
+    head = ["", *(name_of(run.name) for run in runs)]
+    rows = [[name_of(name), *(name_of(entries.get(name, "-")) for entries in tables)] for name in names]
+    return table(head, rows)
+
+
+def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
+    for name, part in value.items():
+        title = f"{prefix}{name}"
+        if isinstance(part, Mapping):
+            yield from _flat(part, f"{title}.")
+        elif part not in (None, "", [], {}):
+            yield title, _text(part)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return number(value)
+    if isinstance(value, int):
+        return f"{value:,}" if abs(value) >= 10_000 else str(value)
+    return ", ".join(map(_text, value)) if isinstance(value, list) else short(str(value))
+
+
+def answer(run: SavedRun) -> Markup:
+    """The arrays of x in few words."""
+    rows = []
+    for path, array in run.x.items():
+        size = " x ".join(map(str, array.shape)) or "one number"
+        flat = np.ravel(array)
+        shown = ", ".join(number(float(v)) for v in flat[:8]) + (", …" if flat.size > 8 else "")
+        ends = f"{number(float(flat.min()))} to {number(float(flat.max()))}" if flat.size else "-"
+        rows.append([name_of(path), size, str(array.dtype), ends, shown])
+    return table(["array", "shape", "type", "entries", "first entries"], rows, f"x of {short(run.name)}")

@@ -1,0 +1,18 @@
+"""Numbers and names as people read them."""
+
+import math
+
+COLOURS = {"surely": "green", "probably": "yellow", "undecided": "yellow", "violated": "red"}
+LONGEST = 80  # characters of a name that are shown
+
+
+def number(value: float) -> str:
+    """Four digits; infinity as a sign."""
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    return "not a number" if math.isnan(value) else f"{value:.4g}"
+
+
+def short(name: str) -> str:
+    """A name that fits a table."""
+    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"

@@ -1,0 +1,155 @@
+"""Writing a run folder, so that it is never half there."""
+
+import itertools
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lariax.certificate import Certificate
+from lariax.loop import Result
+from lariax.runs._json import RunFolderError, certificate_to_json, dumps, plain
+from lariax.runs._saved import Line, SavedRun, saved, versions
+
+FORMAT, VERSION = "lariax run", 1
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A new folder that is ours, made before the run so that a bad place is found out early."""
+
+    folder: Path
+
+    def write(self, run: SavedRun) -> Path:
+        """All files, `run.json` last."""
+        leaves = [("x", path, array) for path, array in run.x.items()]
+        leaves += [("multipliers", name, array) for name, array in run.multipliers.items()]
+        keys = [f"array{i}" for i in range(len(leaves))]
+        entries = [
+            {"part": part, "name": name, "array": key, "shape": array.shape, "dtype": str(array.dtype)}
+            for key, (part, name, array) in zip(keys, leaves, strict=True)
+        ]
+        arrays = {key: array for key, (_, _, array) in zip(keys, leaves, strict=True)}
+        _write(self.folder / "answer.npz", lambda file: np.savez(file, allow_pickle=False, **arrays))
+        _write_json(self.folder / "answer.json", {"arrays": entries})
+        _write(self.folder / "history.jsonl", lambda file: file.writelines(_lines(run.history)))
+        if run.certificate is not None:
+            _write_json(self.folder / "certificate.json", certificate_to_json(run.certificate))
+        self.announce(run.settings)
+        _write_json(self.folder / "versions.json", run.versions)
+        _write_json(self.folder / "pictures.json", {"pictures": run.pictures})
+        _write_json(
+            self.folder / "run.json",
+            {"format": FORMAT, "version": VERSION, "name": run.name, "records": len(run), **run.outcome},
+        )
+        return self.folder
+
+    def announce(self, settings: Mapping[str, Any]) -> None:
+        """What is about to be done, for whoever finds the folder after a crash."""
+        _write_json(self.folder / "settings.json", settings)
+        _write_json(self.folder / "versions.json", versions())
+
+    def give_up(self) -> None:
+        """Remove the folder, which holds nothing but what was announced."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def claim(folder: str | Path) -> Claim:
+    """Make a new folder for a run. One that exists is never touched."""
+    path = Path(folder)
+    if os.path.lexists(path):
+        raise RunFolderError(f"{path} exists already, and a run needs a new folder. Choose another name.")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir()
+    except OSError as error:
+        raise RunFolderError(f"cannot make the folder {path}: {error.strerror}.") from error
+    return Claim(path)
+
+
+def fresh_name(parent: str | Path, name: str) -> Path:
+    """parent/name-1, or the first of -2, -3, ... that is free."""
+    stem = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in name)[:60].strip("-") or "run"
+    return next(path for i in itertools.count(1) if not os.path.lexists(path := Path(parent) / f"{stem}-{i}"))
+
+
+def save(
+    result: Result,
+    folder: str | Path,
+    settings: Mapping[str, Any] | None = None,
+    pictures: Sequence[Any] = (),
+) -> Path:
+    """Write a result as a new run folder, with its certificate.
+
+    Arguments:
+        result: of `lx.solve`.
+        folder: where; it must not exist.
+        settings: anything worth keeping about how the run was made, added to what the result knows itself.
+        pictures: of the problem at result.x, such as `case.pictures(result.x)` of the gallery.
+    """
+    if result.continuation is None:
+        raise ValueError("a run that was traced (jit, vmap) has no certificate and no history of its own to save.")
+    certificate, why = None, ""
+    place = claim(folder)
+    try:
+        certificate = result.certificate
+    except ValueError as error:  # a Stream that has ended, or too few rows
+        why = str(error)
+    try:
+        return place.write(saved(result, place.folder.name, settings, pictures, certificate, why))
+    except OSError as error:
+        place.give_up()
+        raise RunFolderError(f"cannot write {place.folder}: {error.strerror}.") from error
+
+
+def keep_certificate(folder: str | Path, certificate: Certificate) -> None:
+    """Put a newer certificate in the place of the one in a run folder."""
+    path = Path(folder) / "certificate.json"
+    try:
+        _write_json(path, certificate_to_json(certificate))
+    except OSError as error:
+        raise RunFolderError(f"cannot write {path}: {error.strerror}.") from error
+
+
+def _write_json(path: Path, value: Any) -> None:
+    _write(path, lambda file: file.write((dumps(value, indent=1) + "\n").encode()))
+
+
+def _write(path: Path, fill: Any) -> None:
+    """All of a file or nothing of it."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with open(partial, "wb") as file:
+            fill(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def _lines(history: Mapping[Line, np.ndarray]) -> Iterable[bytes]:
+    """Rows as JSON, one a line."""
+    paths = list(history)
+    for values in zip(*(plain(np.asarray(column)) for column in history.values()), strict=True):
+        row: dict[str, Any] = {}
+        for path, value in zip(paths, values, strict=True):
+            _place(row, path, value)
+        yield (json.dumps(row, allow_nan=False, separators=(",", ":")) + "\n").encode()
+
+
+def _place(row: dict[str, Any], path: Line, value: Any) -> None:
+    *names, last = path
+    spot: Any = row
+    for depth, name in enumerate(names, start=1):
+        spot = spot.setdefault(name, [] if isinstance(path[depth], int) else {})
+    if isinstance(last, int):
+        spot.append(value)
+    else:
+        spot[last] = value

@@ -1,0 +1,112 @@
+"""The page as text, the tables, and the plots for a notebook. What a browser makes of it is in test_browser.py."""
+
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from lariax import report
+from lariax.runs import RunFolderError
+
+
+class Outline(HTMLParser):
+    """Every element and its attributes."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.texts = [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+
+    def handle_data(self, text):
+        self.texts.append(text)
+
+
+def test_the_numbers_of_the_run(saved_run):
+    text = " ".join(Outline(report.html([saved_run])).texts)
+    certificate = saved_run.certificate
+    assert certificate.verdict in text
+    assert certificate.heldout.verdict in text
+    for measure in (certificate.stationarity, certificate.feasibility, certificate.heldout.objective):
+        assert f"{measure.estimate:.4g}" in text
+    for name in ("sum", "top", "least of 2", "largest of 2", "QuadraticPenalty", "jaxlib", "A small problem"):
+        assert name in text
+
+
+def test_nothing_is_fetched_and_only_our_script_runs(saved_run, hostile_run):
+    for runs in ([saved_run], [hostile_run], [saved_run, hostile_run]):
+        elements = Outline(report.html(runs)).elements
+        tags = {tag for tag, _ in elements}
+        assert not tags & {"img", "link", "iframe", "object", "b-", "base", "video"}
+        assert [attributes.get("type") for tag, attributes in elements if tag == "script"] == ["application/json", None]
+        assert not any(name.startswith("on") or name in ("src", "style") for _, found in elements for name in found)
+        assert all(found["href"].startswith("#") for _, found in elements if "href" in found)
+        policy = next(found["content"] for _, found in elements if found.get("http-equiv"))
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+
+
+def test_several_runs_side_by_side(saved_run, long_run):
+    text = report.html([saved_run, long_run])
+    assert text.count('class="verdict ') == 2
+    charts = report.panels([saved_run, long_run])
+    feasibility = next(panel for panel in charts if panel.title == "Feasibility")
+    assert {line.run for line in feasibility.lines} == {0, 1}
+
+
+def test_panels(saved_run):
+    charts = {panel.title: panel for panel in report.panels([saved_run])}
+    assert list(charts)[:3] == ["Feasibility", "Stationarity", "Objective"]
+    assert {"sum", "top", "Multipliers", "Step size", "Penalty", "Momentum"} <= set(charts)
+    assert charts["sum"].bound == 1.0
+    assert charts["top"].bound is None
+    assert [mark.label for mark in charts["sum"].marks] == ["certificate", "held out"]
+    assert [line.label for line in charts["top"].lines] == ["top[0]", "top[1]"]
+
+
+def test_a_foreign_file_stays(saved_run, tmp_path):
+    target = tmp_path / "thesis.html"
+    target.write_text("<html>my thesis</html>")
+    with pytest.raises(RunFolderError, match="is not a report of Lariax"):
+        report.write([saved_run], target)
+    assert target.read_text() == "<html>my thesis</html>"
+    report.write([saved_run], tmp_path / "a.html")
+    report.write([saved_run], tmp_path / "a.html")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.html", "thesis.html"]
+
+
+class TestPlot:
+    def test_the_same_pictures(self, result, saved_run):
+        figure = result.plot()
+        titles = [axes.get_title(loc="left") for axes in figure.axes]
+        assert titles == [panel.title for panel in report.panels([saved_run])]
+        line = figure.axes[0].get_lines()[0]
+        np.testing.assert_array_equal(line.get_xdata(), result.history["draws"])
+        np.testing.assert_array_equal(line.get_ydata(), result.history["feasibility"])
+        figure.canvas.draw()
+
+    def test_hostile_names_and_several_runs(self, saved_run, hostile_run):
+        report.plot([saved_run, hostile_run], against="seconds").canvas.draw()
+
+    def test_wrong_axis(self, saved_run):
+        with pytest.raises(ValueError, match="one of 'draws', 'seconds', 'iteration'"):
+            report.plot(saved_run, against="epochs")
+
+
+def test_representations(result, saved_run):
+    """Terminal and notebook: what ended, the answer, its multipliers, and what to do next."""
+    from rich.console import Console
+
+    console = Console(width=120, record=True, file=None, force_terminal=False)
+    with console.capture() as capture:
+        console.print(result, result.certificate, saved_run)
+    text = capture.get()
+    for words in ("budget after 400 iterations", "top", "The budget is spent", "stationarity"):
+        assert words in text
+    html = result._repr_html_()
+    assert "<table>" in html
+    assert "budget after 400 iterations" in html
+    assert re.search(r"<t[hd]>sum</t[hd]>", html)
