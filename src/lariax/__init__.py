@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from lariax import prox, sets
 from lariax.certificate import Certificate, certify
-from lariax.loop import STATUSES, History, Result, Snapshot, solve
+from lariax.loop import STATUSES, Checkpoint, CheckpointError, History, Result, Snapshot, resume, solve
 from lariax.methods import DualPenalty, LinearizedALM, QuadraticPenalty, TrackedLagrangian
 from lariax.oracle import LariaxWarning
 from lariax.problem import AtLeast, AtMost, Dataset, Distribution, Equal, Linear, Problem, Stratified, Stream
@@ -20,6 +20,8 @@ __all__ = [
     "AtLeast",
     "AtMost",
     "Certificate",
+    "Checkpoint",
+    "CheckpointError",
     "Dataset",
     "Distribution",
     "DualPenalty",
@@ -37,6 +39,7 @@ __all__ = [
     "TrackedLagrangian",
     "certify",
     "prox",
+    "resume",
     "rivals",
     "sets",
     "solve",

@@ -1,7 +1,20 @@
 """The one compiled loop, and what is around it."""
 
+from lariax.loop._archive import CheckpointError
+from lariax.loop._checkpoint import Checkpoint
 from lariax.loop._drive import Snapshot
 from lariax.loop._result import STATUSES, History, Result
+from lariax.loop._resume import origin_of, resume
 from lariax.loop._solve import solve
 
-__all__ = ["STATUSES", "History", "Result", "Snapshot", "solve"]
+__all__ = [
+    "STATUSES",
+    "Checkpoint",
+    "CheckpointError",
+    "History",
+    "Result",
+    "Snapshot",
+    "origin_of",
+    "resume",
+    "solve",
+]

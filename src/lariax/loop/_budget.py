@@ -4,6 +4,10 @@ import math
 import time
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from lariax.loop._run import NEVER
+
 GLANCE = 0.2  # seconds between looks at the clock, the keyboard and the progress bar
 
 
@@ -51,3 +55,16 @@ class Pace:
 def record_interval(last: int | None, first: int) -> int:
     """By default some 200 records, or one every 1,000 iterations when the length of the run is not known."""
     return 1000 if last is None else max(1, math.ceil((last - first) / 200))
+
+
+def check_budgets(
+    iterations: int | None, draws: int | None, seconds: float | None, record_every: int | None = None
+) -> None:
+    """Refuse what is no budget."""
+    if iterations is None and draws is None and seconds is None:
+        raise ValueError("say how long to run: iterations=, draws= or seconds=, at least one.")
+    for name, value in (("iterations", iterations), ("draws", draws), ("record_every", record_every)):
+        if value is not None and (not isinstance(value, int | np.integer) or value < 1 or value >= NEVER):
+            raise ValueError(f"{name} must be a positive integer below 2^31, found {value!r}.")
+    if seconds is not None and not seconds > 0:
+        raise ValueError(f"seconds must be positive, found {seconds!r}.")

@@ -1,7 +1,8 @@
 """The host's side of a run: call after call of the compiled loop, until something ends it."""
 
+import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -9,12 +10,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from lariax.loop._budget import Budget, Pace
+from lariax.loop._checkpoint import Keeper
+from lariax.loop._feed import ReadFurtherError
+from lariax.loop._interrupts import Interrupts
 from lariax.loop._ledger import Ledger
 from lariax.loop._looks import Looked, Looks, Sight
 from lariax.loop._progress import ProgressBar
 from lariax.loop._result import Continuation, Result, outcome
 from lariax.loop._run import Run, advance, conclude
-from lariax.loop._start import Start
+from lariax.loop._start import Start, explaining_memory
+from lariax.oracle import LariaxWarning
 from lariax.problem import Linear, LinearSystem, Problem
 
 
@@ -54,18 +59,46 @@ class Drive:
     looks: Looks | None
     bar: ProgressBar
     callback: Callable[[Snapshot], Any] | None
+    keeper: Keeper | None = None
+    interrupts: Interrupts = field(default_factory=Interrupts)
+    failure: Exception | None = None  # of a Stream
 
     def go(self) -> Result:
-        pace = Pace()
         self.bar.span(self.first, self.last, self.start.oracle.draws_per_iteration)
-        try:
-            while (status := self._ended()) is None:
-                status = self._advance(pace) or self._shown()
-                if status:
-                    break
-        except KeyboardInterrupt:
-            status = "interrupted"
+        self.start.feeder.give_up = lambda: self.interrupts.asked or self.budget.out_of_time()
+        if self.keeper:
+            self.keeper.begin(*self._state)
+        with self.interrupts:
+            try:
+                status = self._until_it_ends()
+            except KeyboardInterrupt:
+                if self.interrupts.asked:  # and asked again
+                    raise
+                status = "interrupted"
+            finally:
+                if self.keeper:
+                    self.keeper.save(*self._state, wait=True)
         return self._result(status)
+
+    @property
+    def ended(self) -> bool:
+        """Whether there is nothing left to do."""
+        return self._ended() is not None
+
+    @property
+    def _state(self) -> tuple[Position, float, dict[str, Any]]:
+        feeder = self.start.feeder
+        return self.position, self.budget.elapsed(), feeder.place() if feeder else {}
+
+    def _until_it_ends(self) -> str:
+        pace = Pace()
+        while (status := self._ended()) is None:
+            if self.keeper and self.keeper.due:
+                self.keeper.save(*self._state)
+            status = self._advance(pace) or self._shown()
+            if status is not None:
+                return status
+        return status
 
     def _ended(self) -> str | None:
         """How the run has ended, as far as its position tells."""
@@ -76,7 +109,7 @@ class Drive:
             return "stationary"
         if (self.last is not None and position.iteration >= self.last) or self.budget.out_of_time():
             return "budget"
-        return None
+        return "interrupted" if self.interrupts.asked else None
 
     def _advance(self, pace: Pace) -> str | None:
         """One call of the compiled loop, and the look that may be due after it."""
@@ -84,24 +117,27 @@ class Drive:
         oracle, beat, iteration = start.oracle, start.settings.rhythm, before.iteration
         fed, stop = start.feeder.nothing, self._next_stop(pace)
         if start.feeder:
-            place = (iteration + beat.start) // beat.block * beat.block
-            fed, available = start.feeder.block(place, beat.block, oracle.sample_counts)
+            found = self._fed((iteration + beat.start) // beat.block * beat.block)
+            if found is None:
+                return self._ended() or "source_ended"
+            fed, available = found
             if available - beat.shift <= iteration:
                 return "source_ended"
             stop = min(stop, available - beat.shift)
         began = self.budget.elapsed()
-        run, records = jax.block_until_ready(
-            advance(
-                oracle,
-                start.method,
-                before.run,
-                jnp.int32(stop),
-                jnp.int32(self._interval),
-                fed,
-                beat,
-                before.ledger.capacity,
+        with explaining_memory():
+            run, records = jax.block_until_ready(
+                advance(
+                    oracle,
+                    start.method,
+                    before.run,
+                    jnp.int32(stop),
+                    jnp.int32(self._interval),
+                    fed,
+                    beat,
+                    before.ledger.capacity,
+                )
             )
-        )
         ended = self.budget.elapsed()
         pace.learn(stop - iteration, ended - began)
         ledger = before.ledger.added(records, iteration, stop, began, ended, before.looked.draws)
@@ -112,6 +148,22 @@ class Drive:
         self.position = position
         self.bar.update(position.iteration, ledger.newest)
         return None
+
+    def _fed(self, place: int) -> tuple[tuple[PyTree, ...], int] | None:
+        """A block of rows; None: they do not come, or come to an error, which then goes with the answer."""
+        start = self.start
+        try:
+            return start.feeder.block(place, start.settings.rhythm.block, start.oracle.sample_counts)
+        except ReadFurtherError:
+            raise
+        except Exception as error:
+            self.failure = error
+            warnings.warn(
+                f"the Stream failed with {type(error).__name__}: {error}. The run ends here, with the answer so far.",
+                LariaxWarning,
+                stacklevel=2,
+            )
+            return None
 
     @property
     def _interval(self) -> int:
@@ -171,7 +223,19 @@ class Drive:
                 position.run, start.oracle, start.method, start.settings, start.feeder, position.looked
             ),
             certified=sight.certificate if sight else None,
+            remarks=self._remarks(status),
+            error=self.failure,
         )
+
+    def _remarks(self, status: str) -> tuple[str, ...]:
+        remarks = []
+        if self.failure is not None:
+            remarks.append(f"The Stream failed with {type(self.failure).__name__}: {self.failure}.")
+        if self.keeper and self.keeper.error:
+            remarks.append(f"The end of the run could not be saved in {self.keeper.folder}: {self.keeper.error}.")
+        elif self.keeper and status == "interrupted":
+            remarks.append(f"It is saved: lx.resume({self.keeper.folder}, problem) goes on, in another process too.")
+        return tuple(remarks)
 
 
 def _has_no_solution(problem: Problem, x: PyTree[Array]) -> bool:

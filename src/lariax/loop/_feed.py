@@ -1,31 +1,40 @@
 """From host streams to the compiled loop: rows in the order in which they come, cut into iterations."""
 
+import threading
+import zlib
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from lariax.loop._archive import raw
 from lariax.oracle import sample_structure
 from lariax.problem import AbstractSource, Stream, describe_shape
+
+GLANCE = 0.05  # seconds between two looks at whether to wait any longer
+
+
+class ReadFurtherError(ValueError):
+    """Rows are gone that a run would need."""
 
 
 class StreamReader:
     """Reads rows of a `Stream` on demand, whatever the sizes of its batches. Rows read are kept until handed out, so an
-    interrupt on the way loses none."""
+    interrupt on the way loses none. `mark`: begin where another reader was."""
 
-    def __init__(self, stream: Stream):
-        self._batches = stream.read()
+    def __init__(self, stream: Stream, mark: Mapping[str, Any] | None = None):
+        self._stream = stream
         self._pieces: list[PyTree] = []
         self.structure: PyTree = None
-        if not self._read():
-            raise ValueError("the Stream ended before its first row. A generator can be read once: make a new one.")
+        if mark is not None and "state" in mark:
+            self._batches = stream.read_on(mark["state"], mark["seen"], mark["ended"])
+            self._keep(mark["rows"])
+        else:
+            self._batches = stream.read()
 
-    def _read(self) -> bool:
-        """One more batch; False if there is none."""
-        batch = next(self._batches, None)
-        if batch is None:
-            return False
+    def _keep(self, batch: PyTree) -> None:
         batch = jax.tree.map(np.asarray, batch)
         found = jax.tree.map(lambda rows: jax.ShapeDtypeStruct(rows.shape[1:], rows.dtype), batch)
         if self.structure is None:
@@ -36,30 +45,99 @@ class StreamReader:
                 f"{describe_shape(self.structure)}. Every row must have the same shape and type."
             )
         self._pieces.append(batch)
-        return True
+
+    def fill(self, count: int) -> int:
+        """Read until `count` rows are there, or all that there are; how many there are."""
+        while (held := sum(map(_rows, self._pieces))) < count:
+            batch = next(self._batches, None)
+            if batch is None:
+                break
+            self._keep(batch)
+        return held
 
     def take(self, count: int) -> PyTree:
-        """The next `count` rows, or as many as there are."""
-        while sum(map(_rows, self._pieces)) < count and self._read():
-            pass
+        """The next `count` rows, or as many as were read."""
         rows = jax.tree.map(lambda *parts: np.concatenate(parts), *self._pieces)
         self._pieces = [jax.tree.map(lambda array: array[count:], rows)]
         return jax.tree.map(lambda array: array[:count], rows)
+
+    def skip(self, count: int) -> None:
+        """Read over rows."""
+        while count:
+            held = self.fill(1)
+            if not held:
+                raise ValueError(
+                    f"the Stream ended {count} rows before the place of the checkpoint. A resumed run reads the same "
+                    "rows from their beginning."
+                )
+            self.take(min(held, count))
+            count -= min(held, count)
+
+    def mark(self, taken: PyTree) -> dict[str, Any]:
+        """What it takes to read on after rows `taken`, and these once more; nothing, if reading over will do."""
+        state = self._stream.state()
+        if state is None:
+            return {}
+        rows = jax.tree.map(lambda *parts: np.concatenate(parts), taken, *self._pieces)
+        return {"state": state, "seen": self._batches.seen, "ended": self._batches.ended, "rows": rows}
 
 
 def _rows(arrays: PyTree) -> int:
     return int(jax.tree.leaves(arrays)[0].shape[0])
 
 
-class Feeder:
-    """What the host feeds to the compiled loop, block by block: nothing, unless a source is a `Stream`."""
+class _Errand:
+    """Something that may take for ever, done in a thread; one can stop waiting for it, and wait again later."""
 
-    def __init__(self, sources: tuple[AbstractSource | None, ...]):
-        self._sources = sources
-        self._readers = {i: StreamReader(s) for i, s in enumerate(sources) if isinstance(s, Stream)}
+    def __init__(self, work: Callable[[], Any]):
+        self._work = work
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)  # a source that hangs does not hold up the exit
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except BaseException as error:
+            self.error = error
+
+    def wait(self, give_up: Callable[[], bool]) -> bool:
+        """Whether it is done."""
+        while self._thread.is_alive():
+            self._thread.join(GLANCE)
+            if self._thread.is_alive() and give_up():
+                return False
+        return True
+
+
+class Feeder:
+    """What the host feeds to the compiled loop, block by block: nothing, unless a source is a `Stream`.
+
+    Streams are read in a thread. `give_up` is asked from time to time, and ends the wait for rows that do not come; the
+    reading goes on, and the next to ask for the block gets it. `marks`: of another feeder, where to begin.
+    """
+
+    def __init__(
+        self,
+        sources: tuple[AbstractSource | None, ...],
+        give_up: Callable[[], bool] = lambda: False,
+        marks: Mapping[int, Any] | None = None,
+    ):
+        self._sources, self.give_up = sources, give_up
+        self._readers = {
+            i: StreamReader(source, None if marks is None else marks[i])
+            for i, source in enumerate(sources)
+            if isinstance(source, Stream)
+        }
+        self._errand: _Errand | None = None
         self._first = -1
         self._last = -1
         self._block = self.nothing
+        self._marks: dict[int, dict[str, Any]] = {}
+        if self._readers and not self._read(lambda reader, i: reader.fill(1)):
+            raise TimeoutError("the Stream gave no row in the time that the run has.")
+        if any(reader.structure is None for reader in self._readers.values()):
+            raise ValueError("the Stream ended before its first row. A generator can be read once: make a new one.")
 
     def __bool__(self) -> bool:
         return bool(self._readers)
@@ -75,31 +153,74 @@ class Feeder:
     def nothing(self) -> tuple[PyTree, ...]:
         return (None,) * len(self._sources)
 
+    def _read(self, work: Callable[[StreamReader, int], Any]) -> bool:
+        """Let every reader do something, or wait for what they are at; False: given up."""
+        if self._errand is None:
+            self._errand = _Errand(lambda: [work(reader, i) for i, reader in self._readers.items()])
+        if not self._errand.wait(self.give_up):
+            return False
+        errand, self._errand = self._errand, None
+        if errand.error is not None:
+            raise errand.error
+        return True
+
     def start(self, places: int, length: int, counts: list[int]) -> tuple[PyTree, ...]:
         """Rows for the start of the run, the first places of the first block."""
         if not self:
             return self.nothing
-        block, last = self.block(0, length, counts)
+        found = self.block(0, length, counts)
+        if found is None:
+            raise TimeoutError("the Stream did not give the rows of the start in the time that the run has.")
+        block, last = found
         if last < places - 1:
             raise ValueError(f"the Stream ended within the first rows: a start takes {places} times {counts} of them.")
         return jax.tree.map(lambda rows: rows[:places], block)
 
-    def block(self, first: int, length: int, counts: list[int]) -> tuple[tuple[PyTree, ...], int]:
-        """Rows for the places first .. first + length - 1, and the last of these for which there are enough."""
+    def block(self, first: int, length: int, counts: list[int]) -> tuple[tuple[PyTree, ...], int] | None:
+        """Rows for the places first .. first + length - 1, and the last of these for which there are enough; None:
+        given up waiting for them."""
         if first < self._first:
-            raise ValueError(
+            raise ReadFurtherError(
                 "this result's Stream has been read further by a later run, so the run cannot be continued from here. "
                 "Continue from the latest result, or start again with a new Stream."
             )
         if first > self._first:
+            if not self._read(lambda reader, i: reader.fill(length * counts[i])):
+                return None
+            taken = {i: reader.take(length * counts[i]) for i, reader in self._readers.items()}
+            self._marks = {i: reader.mark(taken[i]) for i, reader in self._readers.items()}
+            complete = min(length, *(_rows(rows) // counts[i] for i, rows in taken.items()))
             block: list[Any] = [None] * len(self._sources)
-            complete = length
-            for i, reader in self._readers.items():
-                rows = reader.take(length * counts[i])
-                complete = min(complete, _rows(rows) // counts[i])
+            for i, rows in taken.items():
                 block[i] = jax.tree.map(
                     lambda a, count=counts[i]: np.resize(a, (length, count, *a.shape[1:])),  # beyond `complete`: filler
                     rows,
                 )
             self._block, self._first, self._last = tuple(block), first, first + complete - 1
         return self._block, self._last
+
+    # --- the place, for a checkpoint
+
+    def place(self) -> dict[str, Any]:
+        """Where the latest block lies, what is in it, and what the sources say of themselves."""
+        complete = self._last - self._first + 1
+        return {"first": self._first, "complete": complete, "sum": self._sum(complete), "marks": dict(self._marks)}
+
+    def _sum(self, complete: int) -> int:
+        """A checksum of the latest block."""
+        total = 0
+        for leaf in jax.tree.leaves(self._block):
+            total = zlib.crc32(raw(leaf[:complete]), total)
+        return total
+
+    def go_to(self, place: Mapping[str, Any], length: int, counts: list[int]) -> None:
+        """Read on to the latest block of another feeder, which began where this one did or was told to."""
+        first, marks = place["first"], place["marks"]
+        self._read(lambda reader, i: None if "state" in marks.get(i, {}) else reader.skip(first * counts[i]))
+        self.block(first, length, counts)
+        enough = self._last >= first + place["complete"] - 1
+        if not enough or self._sum(place["complete"]) != place["sum"]:
+            raise ValueError(
+                "the Stream does not give the rows that it gave before. A resumed run reads them again from their "
+                "beginning: the same rows, in the same order (a shuffle needs a fixed seed)."
+            )

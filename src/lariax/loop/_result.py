@@ -22,7 +22,7 @@ STATUSES = {
     "stationary": "The point is certified to be feasible and stationary within the tolerance.",
     "budget": "The budget is spent. Continue with lx.solve(problem, result, iterations=...) if you want more accuracy.",
     "interrupted": "The run was stopped from outside. Continue it with lx.solve(problem, result, iterations=...).",
-    "source_ended": "The Stream has no more rows. Give it more, or repeat=True, and start again from result.x.",
+    "source_ended": "The Stream gives no more rows. Give it more, or repeat=True, and start again from result.x.",
     "infeasible_stationary": "The constraints cannot all hold: x is where their violation cannot be lowered further. "
     "Relax a bound, drop a constraint, or start elsewhere.",
     "diverged": "The iterates left the range of floating point; x is the last sound point. Lower the step size or the "
@@ -126,6 +126,7 @@ class Result(eqx.Module):
         iterations, draws, evaluations, seconds: what it cost. Draws count every sample once, evaluations every call of
             a function on a sample.
         history: a table, see `History`.
+        error: what a `Stream` raised, if that is what ended the run; the answer so far is returned all the same.
         certificate: what is known of x, see `Certificate`. With tolerance= or output="best" it is the one made during
             the run; otherwise it is made when first asked for, from 10,000 fresh draws that the run does not count.
     """
@@ -141,6 +142,8 @@ class Result(eqx.Module):
     choice: str = eqx.field(static=True)
     continuation: Continuation | None
     certified: Certificate | None = eqx.field(static=True, default=None)
+    remarks: tuple[str, ...] = eqx.field(static=True, default=())
+    error: Exception | None = eqx.field(static=True, default=None)
 
     @cached_property
     def certificate(self) -> Certificate:
@@ -166,7 +169,7 @@ class Result(eqx.Module):
 
     @property
     def message(self) -> str:
-        return " ".join(part for part in (STATUSES[self.status], self.choice) if part)
+        return " ".join(part for part in (STATUSES[self.status], *self.remarks, self.choice) if part)
 
     @property
     def success(self) -> bool:

@@ -3,22 +3,24 @@
 import difflib
 import functools
 import inspect
+import os
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import PyTree
 
-from lariax.loop._budget import Budget, record_interval
+from lariax.loop._budget import Budget, check_budgets, record_interval
+from lariax.loop._checkpoint import Checkpoint, Keeper, new_folder, remember
 from lariax.loop._drive import Drive, Position, Snapshot
 from lariax.loop._ledger import Ledger
 from lariax.loop._looks import Looked, Looks
 from lariax.loop._progress import ProgressBar
 from lariax.loop._result import History, Result, outcome
-from lariax.loop._run import NEVER, advance, conclude
-from lariax.loop._start import Start, continued, fresh
+from lariax.loop._run import advance, conclude
+from lariax.loop._saved import pieces_of, plan_of
+from lariax.loop._start import Start, continued, fresh, last_iteration
 from lariax.methods import AbstractMethod
 from lariax.problem import Problem
 
@@ -59,6 +61,7 @@ def solve(
     record_every: int | None = None,
     progress: bool = False,
     callback: Callable[[Snapshot], Any] | None = None,
+    checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
 ) -> Result:
     """Solve a problem from x0, or go on from an earlier result.
 
@@ -79,6 +82,10 @@ def solve(
         record_every: iterations between two rows of history; by default some 200 rows.
         progress: show a progress bar.
         callback: called with a `Snapshot` at every record; the run stops when it returns True.
+        checkpoint: a folder in which the run is saved on the way, or an `lx.Checkpoint`; `lx.resume(folder, problem)`
+            goes on from there, to the same bits.
+
+    Ctrl-C and SIGTERM end the run at the end of a block, with the answer so far and status `interrupted`.
 
     `solve` can be traced: `jax.vmap(lambda seed: lx.solve(problem, x0, iterations=1000, seed=seed).x)(jnp.arange(8))`
     runs eight seeds in one compiled program, and the same goes for step sizes and penalties of the method.
@@ -95,46 +102,34 @@ def solve(
     """
     if not isinstance(problem, Problem):
         raise TypeError(f"solve takes an lx.Problem first, found {type(problem).__name__}.")
-    _check_budgets(iterations, draws, seconds, record_every)
+    check_budgets(iterations, draws, seconds, record_every)
     budget = Budget(iterations, draws, seconds)
     given = (method, batch_size, seed, output)
-    with ProgressBar(progress, budget) as bar:  # from here on: compiling takes seconds
-        start = (continued if isinstance(x0, Result) else fresh)(problem, x0, *given)
+    if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
+        checkpoint = Checkpoint(checkpoint)
+    with new_folder(checkpoint) as folder, ProgressBar(progress, budget) as bar:  # now: compiling takes seconds
+        if isinstance(x0, Result):
+            start = continued(problem, x0, *given)
+        else:
+            start = fresh(problem, x0, *given, give_up=budget.out_of_time)
         looking = tolerance is not None or start.settings.output == "best"
         if start.traced:
-            return _solve_traced(start, budget, record_every, progress or callback is not None or looking)
+            watched = progress or looking or callback is not None or checkpoint is not None
+            return _solve_traced(start, budget, record_every, watched)
         before = start.earlier.continuation.looked if start.earlier and start.earlier.continuation else Looked()
         per_iteration = start.oracle.draws_per_iteration
         looks = Looks(problem, tolerance, confidence, start.run.key, per_iteration, before) if looking else None
         first = int(start.run.iteration)
-        last = _last_iteration(start, budget, first, looks)
+        taken = 0 if start.earlier else start.settings.rhythm.start * per_iteration
+        last = last_iteration(start, budget, first, taken, looks)
         ledger = Ledger.of(start, record_every or record_interval(last, first))
         position = Position(start.run, first, start.evaluations, ledger, before)
-        return Drive(start, position, budget, first, last, looks, bar, callback).go()
-
-
-def _last_iteration(start: Start, budget: Budget, first: int, looks: Looks | None) -> int | None:
-    """The last iteration that the budgets of iterations and draws allow; None: they do not limit it."""
-    per_iteration = start.oracle.draws_per_iteration
-    taken = 0 if start.earlier else start.settings.rhythm.start * per_iteration
-    last = budget.last_iteration(first, per_iteration, taken)
-    if last is None and budget.seconds is None:
-        raise ValueError(
-            "nothing in this problem is random, so a budget of draws never ends. Say iterations= or seconds=."
-        )
-    if looks and last is not None and budget.draws is not None:
-        last = looks.last_iteration(first, last, budget.draws - taken)
-    return last
-
-
-def _check_budgets(iterations: int | None, draws: int | None, seconds: float | None, record_every: int | None) -> None:
-    if iterations is None and draws is None and seconds is None:
-        raise ValueError("say how long to run: iterations=, draws= or seconds=, at least one.")
-    for name, value in (("iterations", iterations), ("draws", draws), ("record_every", record_every)):
-        if value is not None and (not isinstance(value, int | np.integer) or value < 1 or value >= NEVER):
-            raise ValueError(f"{name} must be a positive integer below 2^31, found {value!r}.")
-    if seconds is not None and not seconds > 0:
-        raise ValueError(f"seconds must be positive, found {seconds!r}.")
+        drive = Drive(start, position, budget, first, last, looks, bar, callback)
+        if checkpoint is not None and folder is not None:
+            plan = plan_of(start, checkpoint, budget, last, tolerance, confidence)
+            drive.keeper = Keeper(folder, checkpoint.every, checkpoint.keep, functools.partial(pieces_of, plan))
+            remember(folder, problem)
+        return drive.go()
 
 
 def _solve_traced(start: Start, budget: Budget, record_every: int | None, watched: bool) -> Result:
@@ -145,7 +140,7 @@ def _solve_traced(start: Start, budget: Budget, record_every: int | None, watche
     if last is None or budget.seconds is not None or watched or start.feeder:
         raise ValueError(
             "inside jit or vmap a run needs iterations= or draws=, and has no seconds=, progress=, callback=, "
-            'tolerance=, output="best" or Stream.'
+            'checkpoint=, tolerance=, output="best" or Stream.'
         )
     every = record_every or record_interval(last, 0)
     run, records = advance(

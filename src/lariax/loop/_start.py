@@ -1,5 +1,7 @@
 """The start of a run: from a point, or from where another run stopped."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -8,7 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from lariax.loop._budget import Budget
 from lariax.loop._feed import Feeder
+from lariax.loop._looks import Looks
 from lariax.loop._result import Result, Settings
 from lariax.loop._run import Run, begin, begin_traced, rhythm
 from lariax.methods import AbstractMethod, TrackedLagrangian
@@ -16,6 +20,7 @@ from lariax.oracle import Oracle, as_point, bind
 from lariax.problem import Linear, Problem, as_key
 
 OUTPUTS = ("last", "random", "best")
+DIVERGED = "a diverged run cannot go on. Start a new run from result.x with a smaller step size."
 
 
 class Start(NamedTuple):
@@ -32,7 +37,16 @@ class Start(NamedTuple):
     earlier: Result | None
 
 
-def fresh(problem: Problem, x0: PyTree, method: Any, batch_size: int | None, seed: Any, output: str | None) -> Start:
+def fresh(
+    problem: Problem,
+    x0: PyTree,
+    method: Any,
+    batch_size: int | None,
+    seed: Any,
+    output: str | None,
+    give_up: Callable[[], bool],
+) -> Start:
+    """A run from a point. `give_up`: when to stop waiting for the first rows of a Stream."""
     batch_size = 1 if batch_size is None else batch_size
     seed = 0 if seed is None else seed
     output = "last" if output is None else output
@@ -42,17 +56,18 @@ def fresh(problem: Problem, x0: PyTree, method: Any, batch_size: int | None, see
         raise ValueError(f"output must be one of {', '.join(map(repr, OUTPUTS))}, found {output!r}.")
     x = as_point(problem, x0)
     method, choice = _choose(method, problem)
-    feeder = Feeder(problem.sources)
+    feeder = Feeder(problem.sources, give_up)
     structures = feeder.structures()
     batch_size = max(int(batch_size), method.smallest_batch)
     oracle = bind(problem, x, structures, batch_size=batch_size, copies=method.copies, has_slacks=method.wants_slacks)
-    method = _in_precision(method.prepare(oracle, x), oracle.dtype)
+    method = in_precision(method.prepare(oracle, x), oracle.dtype)
     beat = rhythm(oracle, method, structures)
     fed = feeder.start(beat.start, beat.block, oracle.sample_counts)
     key = as_key(seed)
     traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((x, key, method, oracle)))
     compiled = begin_traced if traced else begin
-    run, finite, evaluations = compiled(oracle, method, x, key, fed, beat, output == "random")
+    with explaining_memory():
+        run, finite, evaluations = compiled(oracle, method, x, key, fed, beat, output == "random")
     if not traced:
         _check_finite(finite)
         evaluations = int(evaluations)
@@ -67,7 +82,7 @@ def continued(
     if before is None:
         raise ValueError("a run that was traced (jit, vmap) cannot be continued. Start a new run from result.x.")
     if earlier.status == "diverged":
-        raise ValueError("a diverged run cannot go on. Start a new run from result.x with a smaller step size.")
+        raise ValueError(DIVERGED)
     settings = before.settings
     if batch_size is not None and max(int(batch_size), before.method.smallest_batch) != settings.batch_size:
         raise ValueError(_keeps("batch_size", settings.batch_size, batch_size))
@@ -85,7 +100,7 @@ def continued(
         raise ValueError("a continued run keeps its seed. Start a new run from result.x to change it.")
     if not isinstance(method, str):
         given = _choose(method, problem)[0]
-        if not eqx.tree_equal(_in_precision(given.prepare(oracle, earlier.x), oracle.dtype), before.method):
+        if not eqx.tree_equal(in_precision(given.prepare(oracle, earlier.x), oracle.dtype), before.method):
             raise ValueError("a continued run keeps its method. Start a new run from result.x to change it.")
     if (oracle.blocks, oracle.coordinates) != (before.oracle.blocks, before.oracle.coordinates):
         raise ValueError(
@@ -131,7 +146,7 @@ def _choose(method: Any, problem: Problem) -> tuple[AbstractMethod, str]:
     return TrackedLagrangian(), f'method="auto" took TrackedLagrangian: {why}.'
 
 
-def _in_precision(method: AbstractMethod, dtype: Any) -> AbstractMethod:
+def in_precision(method: AbstractMethod, dtype: Any) -> AbstractMethod:
     """Hyperparameters as arrays: they are traced, so other values do not compile again."""
 
     def convert(leaf: Any) -> Any:
@@ -139,6 +154,35 @@ def _in_precision(method: AbstractMethod, dtype: Any) -> AbstractMethod:
         return jnp.asarray(leaf, dtype) if is_number else leaf
 
     return jax.tree.map(convert, method)
+
+
+def last_iteration(start: Start, budget: Budget, first: int, taken: int, looks: Looks | None) -> int | None:
+    """The last iteration that the budgets of iterations and draws allow to a run now at iteration `first` that has
+    `taken` draws of this budget; None: they do not limit it."""
+    last = budget.last_iteration(first, start.oracle.draws_per_iteration, taken)
+    if last is None and budget.seconds is None:
+        raise ValueError(
+            "nothing in this problem is random, so a budget of draws never ends. Say iterations= or seconds=."
+        )
+    if looks and last is not None and budget.draws is not None:
+        last = looks.last_iteration(first, last, budget.draws - taken)
+    return last
+
+
+@contextmanager
+def explaining_memory() -> Iterator[None]:
+    """Out of memory: say what can be done about it."""
+    try:
+        yield
+    except (jax.errors.JaxRuntimeError, MemoryError) as error:
+        text = str(error)
+        if not (isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text or "out of memory" in text.lower()):
+            raise
+        raise MemoryError(
+            f"there is not enough memory for an iteration of this problem ({text.partition(chr(10))[0]}). "
+            "Lower batch_size=, give x0 in float32, or let the functions need less at a time. A checkpoint, if the run "
+            "has one, is intact."
+        ) from error
 
 
 def _check_finite(finite: dict[str, Array]) -> None:

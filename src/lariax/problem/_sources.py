@@ -231,7 +231,7 @@ class _OnHost:
     """Holds what only the host reads. All are equal, so that compiled code, which never looks inside, is shared."""
 
     def __init__(self, value: Any):
-        self.value = value
+        self.value, self.reads = value, 0
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _OnHost)
@@ -245,7 +245,12 @@ class Stream(AbstractSource):
 
     Rows are taken in the order in which they come, whatever the sizes of the batches, and go to the device a block at a
     time. They are taken to be independent draws. When the iterable ends the run ends with status `source_ended`; with
-    `repeat=True` it is iterated again.
+    `repeat=True` it is iterated again. It is read in a thread of its own, so that a run with `seconds=` ends in time
+    when no rows come.
+
+    A run that is resumed from a checkpoint reads over the rows that it has had: give it the same rows from the
+    beginning. An iterable with `state_dict` and `load_state_dict` (a stateful data loader) is asked for its place and
+    set to it instead.
 
     >>> import numpy as np, lariax as lx
     >>> rng = np.random.default_rng(0)
@@ -266,9 +271,31 @@ class Stream(AbstractSource):
         self._batches = _OnHost(batches)
         self.repeat = repeat
 
-    def read(self) -> Iterator[PyTree]:
+    def read(self) -> "Batches":
         """The batches, checked one by one as they come."""
-        return _Batches(self._batches.value, self.repeat)
+        self._batches.reads += 1
+        return Batches(self._batches.value, self.repeat)
+
+    def read_on(self, state: Any, seen: int, ended: bool) -> "Batches":
+        """The batches after a place that `state` told of, in a pass of which `seen` rows have gone; none, if it had
+        `ended` there."""
+        if not hasattr(self._batches.value, "load_state_dict"):
+            raise ValueError(
+                "the iterable of the Stream knew its place before (state_dict), and this one does not take it "
+                f"(load_state_dict), found {type(self._batches.value).__name__}. Give the same kind of iterable."
+            )
+        self._batches.value.load_state_dict(state)
+        return Batches(() if ended else self._batches.value, self.repeat, seen)
+
+    def state(self) -> Any:
+        """The place as the iterable itself tells it; None: it cannot."""
+        iterable = self._batches.value
+        return iterable.state_dict() if hasattr(iterable, "load_state_dict") else None
+
+    @property
+    def used_up(self) -> bool:
+        """Whether it is an iterator (a generator) that somebody has read from: its first rows are gone."""
+        return self._batches.reads > 0 and hasattr(self._batches.value, "__next__")
 
     def cache(self, block: int, count: int) -> PyTree:
         return None
@@ -290,22 +317,24 @@ class Stream(AbstractSource):
         return None
 
 
-class _Batches(Iterator[PyTree]):
+class Batches(Iterator[PyTree]):
     """The batches of an iterable, once or again and again. Unlike a generator it survives an exception on the way."""
 
-    def __init__(self, batches: Iterable[PyTree], repeat: bool):
-        self._all, self._repeat, self._rows = batches, repeat, 0
+    def __init__(self, batches: Iterable[PyTree], repeat: bool, seen: int = 0):
+        self._all, self._repeat = batches, repeat
+        self.seen, self.ended = seen, False  # rows of this pass; whether there are no more
         self._iterator = iter(batches)
 
     def __next__(self) -> PyTree:
         try:
             batch = next(self._iterator)
         except StopIteration:
-            if not (self._repeat and self._rows):
+            if not (self._repeat and self.seen):
+                self.ended = True
                 raise
-            self._iterator, self._rows = iter(self._all), 0
+            self._iterator, self.seen = iter(self._all), 0
             batch = next(self._iterator)
-        self._rows += leading_axis(batch, "a batch of the Stream")
+        self.seen += leading_axis(batch, "a batch of the Stream")
         return batch
 
 
