@@ -18,7 +18,7 @@ LAYERS = [
     {"methods"},
     {"rivals"},
     {"loop"},
-    {"gallery"},
+    {"gallery", "rates"},
     {"torch"},
     {"runs"},
     {"report"},
@@ -69,7 +69,8 @@ def test_formulas_need_no_array_library():
 def test_importing_lariax_is_modest():
     code = (
         "import sys, jax; before = jax.config.values.copy(); import lariax; "
-        "heavy = {'torch', 'sklearn', 'matplotlib', 'pandas', 'typer', 'lariax.rivals'} & set(sys.modules); "
+        "late = {'torch', 'sklearn', 'matplotlib', 'pandas', 'typer', 'lariax.rates', 'lariax.rivals'}; "
+        "heavy = late & set(sys.modules); "
         "assert not heavy, heavy; "
         "changed = [k for k in before if before[k] != jax.config.values[k]]; assert not changed, changed"
     )

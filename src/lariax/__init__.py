@@ -11,7 +11,7 @@ from lariax.oracle import LariaxWarning
 from lariax.problem import AtLeast, AtMost, Dataset, Distribution, Equal, Linear, Problem, Stratified, Stream
 
 if TYPE_CHECKING:
-    from lariax import rivals
+    from lariax import rates, rivals
 
 __version__ = "0.1.0"
 
@@ -39,13 +39,14 @@ __all__ = [
     "TrackedLagrangian",
     "certify",
     "prox",
+    "rates",
     "resume",
     "rivals",
     "sets",
     "solve",
 ]
 
-_ON_DEMAND = ("rivals",)
+_ON_DEMAND = ("rates", "rivals")
 """Packages that `import lariax` leaves alone until somebody asks for them."""
 
 

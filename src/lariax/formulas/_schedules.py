@@ -7,11 +7,15 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Exponents:
-    """The powers of k at which the step size falls, the penalty grows and the momentum falls."""
+    """The powers of k at which the step size falls, the penalty grows and the momentum falls from `first_momentum`.
+
+    With momentum=0 and first_momentum=1 the estimate has no memory.
+    """
 
     step_size: float
     penalty: float
     momentum: float
+    first_momentum: float = 72 / 81
 
 
 STOCHASTIC_CONSTRAINTS = Exponents(step_size=3 / 5, penalty=1 / 5, momentum=4 / 5)
@@ -44,7 +48,7 @@ class PenaltySchedule:
 
     def momentum_after(self, k: Any) -> Any:
         """alpha_{k+1}, with which the estimate at x_{k+1} is made."""
-        return (72 / 81) * (k + 1) ** -self.exponents.momentum
+        return self.exponents.first_momentum * (k + 1) ** -self.exponents.momentum
 
     def at(self, k: Any) -> dict[str, Any]:
         """All three, by name."""

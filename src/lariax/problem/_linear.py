@@ -1,6 +1,7 @@
 """A x = b: the matrix in whatever form it comes, and what a method may want to know of it."""
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -123,10 +124,17 @@ class LinearSystem:
     """All linear constraints of a problem as one A x = b, on the host."""
 
     def __init__(self, constraints: Sequence[Linear], like: PyTree):
-        self._constraints = constraints
-        self._operator = spectrum.stack([constraint.operator(like) for constraint in constraints])
-        self._b = np.concatenate([np.broadcast_to(np.asarray(c.bound, float), c.shape[:1]) for c in constraints])
+        self._constraints, self._like = constraints, like
         self._precision = max(float(jnp.finfo(kind).eps) for c in constraints for kind in c.precisions)
+
+    @cached_property
+    def _operator(self) -> scipy.sparse.linalg.LinearOperator:
+        """Not before it is needed: a matrix that is being traced, with its norm given, cannot be looked at."""
+        return spectrum.stack([constraint.operator(self._like) for constraint in self._constraints])
+
+    @property
+    def _b(self) -> np.ndarray:
+        return np.concatenate([np.broadcast_to(np.asarray(c.bound, float), c.shape[:1]) for c in self._constraints])
 
     def norm(self) -> float:
         """||A||"""
@@ -178,7 +186,8 @@ def _matrix(A: Any) -> Any:
     elif scipy.sparse.issparse(A):
         matrix = sparse.BCOO.from_scipy_sparse(scipy.sparse.csr_array(A).sorted_indices())
     else:
-        matrix = jnp.asarray(A, float if np.asarray(A).dtype.kind in "iub" else None)
+        entries = A if isinstance(A, jax.Array) else np.asarray(A)
+        matrix = jnp.asarray(A, float if entries.dtype.kind in "iub" else None)
     if matrix.ndim != 2 or 0 in matrix.shape:
         raise ValueError(f"A must be a matrix with rows and columns, found shape {matrix.shape}. One row is A[None].")
     entries = matrix.data if isinstance(matrix, sparse.BCOO) else matrix
