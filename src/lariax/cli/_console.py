@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import sys
 import traceback
 from collections.abc import Iterator
@@ -83,7 +84,10 @@ class Screen:
 
 def own_lines(error: BaseException, file: str | None) -> str:
     """Where in the person's own file it happened."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    if file is None:
+        return ""
+    trace = traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in trace if os.path.realpath(frame.filename) == os.path.realpath(file)]
     return "".join(f"\n  {frame.filename}, line {frame.lineno}, in {frame.name}: {frame.line}" for frame in frames[-3:])
 
 

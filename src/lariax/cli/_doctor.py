@@ -10,7 +10,6 @@ import numpy as np
 import typer
 from rich.table import Table
 
-from lariax.certificate import certify
 from lariax.cli._console import FAILED, Screen
 from lariax.loop import solve
 from lariax.problem import Distribution, Equal, Problem
@@ -52,7 +51,7 @@ def examine(screen: Screen) -> None:
 
 
 def self_check() -> dict[str, Any]:
-    """Solve and certify  min (x1^2 + (x2 - 2)^2) / 2  with E[x1 + x2 - 1 + 2 z (x1 - x2)] = 0, from (0, 0)."""
+    """Solve  min (x1^2 + (x2 - 2)^2) / 2  with E[x1 + x2 - 1 + 2 z (x1 - x2)] = 0, from (0, 0)."""
     problem = Problem(
         lambda x, z: 0.5 * (x[0] ** 2 + (x[1] - 2) ** 2),
         samples=Distribution(jax.random.normal),
@@ -63,20 +62,12 @@ def self_check() -> dict[str, Any]:
     compiled = time.perf_counter()
     result = solve(problem, first, iterations=19_000)
     ended = time.perf_counter()
-    certificate = certify(problem, result.x)
-    wrong = certify(problem, jnp.array([0.42, 0.59]))
     distance = float(np.linalg.norm(np.asarray(result.x) - SOLUTION))
-    found = {
-        "close to the solution": distance < 0.1,
-        "the solution is not called wrong": certificate.stationarity.low < 0.2,
-        "a wrong point is called wrong": wrong.stationarity.low > 1,
-    }
     return {
-        "passed": all(found.values()),
-        **found,
+        "passed": distance < 0.1,  # some six standard errors; the answer of a biased method is 1.28 away
         "distance": distance,
         "draws_per_second": (result.draws - first.draws) / (ended - compiled),
-        "seconds": time.perf_counter() - began,
+        "seconds": ended - began,
     }
 
 

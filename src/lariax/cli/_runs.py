@@ -32,7 +32,7 @@ def certify(
             run = load(folder)
             if run.settings.get("double"):
                 jax.config.update("jax_enable_x64", True)
-            task = _task_of(run, folder, problem)
+            task = task_of(run, folder, problem)
             x = _as(run, task.x0)
         with screen.waiting(f"certifying on {draws:,} fresh samples"):
             certificate = judge(task.problem, x, draws=draws, confidence=confidence, seed=seed, tolerance=tolerance)
@@ -45,7 +45,7 @@ def certify(
             raise typer.Exit(NOT_AS_ASKED)
 
 
-def _task_of(run: SavedRun, folder: Path, problem: str | None) -> Task:
+def task_of(run: SavedRun, folder: Path, problem: str | None) -> Task:
     """The problem of a run. A folder may come from anywhere, so no code that it names is run unasked."""
     if problem is not None:
         return find(problem)

@@ -31,7 +31,13 @@ def name_of(text: str) -> Markup:
     return element("bdi", short(text), title=text[:2000] if short(text) != text else None)
 
 
-def table(head: Iterable[object], rows: Iterable[Iterable[object]], caption: str = "", **attributes: object) -> Markup:
+def table(
+    head: Iterable[object],
+    rows: Iterable[Iterable[object]],
+    caption: str = "",
+    label: str = "Table",
+    **attributes: object,
+) -> Markup:
     """A table whose first column names the rows; in a box of its own that scrolls when it is too wide."""
     top = element("thead", element("tr", *(element("th", cell, scope="col") for cell in head)))
     body = element(
@@ -43,4 +49,4 @@ def table(head: Iterable[object], rows: Iterable[Iterable[object]], caption: str
     )
     words = element("caption", caption) if caption else ""
     whole = element("table", words, top, body, **attributes)
-    return element("div", whole, class_="wide", tabindex="0", role="region", aria_label=caption or "table")
+    return element("div", whole, class_="wide", tabindex="0", role="region", aria_label=caption or label)

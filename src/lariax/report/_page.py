@@ -4,7 +4,7 @@ import base64
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,8 @@ import numpy as np
 
 from lariax.report import _sections as sections
 from lariax.report._html import Markup, element, joined, name_of
-from lariax.report._panels import TIMES, Panel, panels
-from lariax.report._words import short
+from lariax.report._panels import TIMES, Panel, constants, panels
+from lariax.report._words import number, short
 from lariax.runs import RunFolderError, SavedRun, plain
 
 GENERATOR = '<meta name="generator" content="Lariax report">'
@@ -78,6 +78,7 @@ def html(runs: Sequence[SavedRun]) -> str:
         [
             element("a", "Skip to the results", href="#main", class_="skip"),
             _header(runs, title),
+            _links(runs),
             element("main", *_main(runs, charts), id="main"),
             element("footer", element("p", _made(runs))),
             element("div", id="live", class_="unseen", aria_live="polite"),
@@ -108,6 +109,12 @@ def _header(runs: Sequence[SavedRun], title: str) -> Markup:
     )
 
 
+def _links(runs: Sequence[SavedRun]) -> Markup:
+    titles = ("Constraints", "Certificate", "Progress", "Pictures", "Answer", "Settings")
+    shown = [title for title in titles if title != "Pictures" or any(run.pictures for run in runs)]
+    return element("nav", *(element("a", title, href=f"#{title.lower()}") for title in shown), aria_label="Sections")
+
+
 def _made(runs: Sequence[SavedRun]) -> str:
     when = max(str(run.outcome.get("created", "")) for run in runs)
     return f"Made by Lariax {runs[0].versions.get('lariax', '')} from runs of {when}. This page needs no network."
@@ -118,8 +125,9 @@ def _main(runs: Sequence[SavedRun], charts: Sequence[Panel]) -> list[Markup]:
     verdicts = element("div", *(sections.verdict(run, several) for run in runs), class_="verdicts")
     tiles = [sections.figures(runs[0])] if not several else []
     numbered = list(enumerate(charts))
+    measures = sections.measures(runs)
     return [
-        _section("verdict", "Verdict" if several else None, verdicts, *tiles),
+        _section("verdict", "Verdict" if several else None, verdicts, *tiles, *([measures] if measures else [])),
         _section("constraints", "Constraints", sections.constraints(runs)),
         _section("certificate", "Certificate", sections.certificates(runs)),
         _section("progress", "Progress", _controls(), *_grids(numbered, runs)),
@@ -143,7 +151,11 @@ def _controls() -> Markup:
     ]
     logarithmic = element("label", Markup('<input type="checkbox" id="log-x">'), " logarithmic")
     everything = element("button", "Show everything", type="button", id="reset", class_="quiet")
-    hint = "Drag across a chart to zoom, double-click for everything. On a focused chart: arrows, plus, minus, 0, L."
+    hint = (
+        "Bars at the right edge are intervals of the certificate (pale: held out), dashed lines bounds, dotted lines "
+        "standard errors. Drag across a chart to zoom, double-click to see everything again; on a focused chart use "
+        "arrows, plus, minus, 0 and L."
+    )
     return element(
         "form",
         element("fieldset", element("legend", "Against"), *times, logarithmic),
@@ -164,10 +176,16 @@ def _grids(numbered: Sequence[tuple[int, Panel]], runs: Sequence[SavedRun]) -> l
         if title:
             parts.append(element("h3", title))
         parts.append(element("div", *members[:FIRST], class_=f"grid {group}"))
+        if group == "method" and (level := constants(runs)):
+            parts.append(element("p", f"The same throughout: {_listed(level)}.", class_="hint"))
         if members[FIRST:]:
             more = element("div", *members[FIRST:], class_=f"grid {group}")
             parts.append(element("details", element("summary", f"{len(members) - FIRST} more"), more))
     return parts
+
+
+def _listed(level: Mapping[str, float]) -> str:
+    return ", ".join(f"{title.lower()} {number(value)}" for title, value in level.items())
 
 
 def _figure(i: int, panel: Panel, runs: Sequence[SavedRun]) -> Markup:

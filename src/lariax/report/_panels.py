@@ -67,16 +67,36 @@ def panels(runs: Sequence[SavedRun]) -> list[Panel]:
         shown = {*TIMES, *ERRORS, *ERRORS.values(), "objective"}
         for path, values in run.history.items():
             if len(path) == 1 and path[0] not in shown:
-                title = str(path[0]).replace("_", " ").capitalize()
+                title = _title(path)
                 finite = values[np.isfinite(values)]
                 positive = bool(finite.size) and bool((finite > 0).all())
                 _panel(charts, title, "method", positive).lines.append(Line(i, title.lower(), values))
+    for key in [key for key, panel in charts.items() if panel.group == "method" and not _varies(panel)]:
+        del charts[key]
     order = {group: place for place, group in enumerate(("progress", "constraints", "multipliers", "method"))}
     return sorted(charts.values(), key=lambda panel: order[panel.group])
 
 
 def _panel(charts: dict[tuple[str, str], Panel], title: str, group: str, logarithmic: bool, about: str = "") -> Panel:
     return charts.setdefault((group, title), Panel(title, group, logarithmic, about))
+
+
+def _varies(panel: Panel) -> bool:
+    """Whether there is anything to see: a line that is not level, or runs that differ."""
+    values = np.concatenate([line.values for line in panel.lines])
+    return bool(values.size) and not bool((values == values[0]).all())
+
+
+def constants(runs: Sequence[SavedRun]) -> dict[str, float]:
+    """What the method shows and what has been the same throughout, for which a chart would be too much."""
+    drawn = {panel.title for panel in panels(runs)}
+    ends = {_title(path): float(v[-1]) for run in runs for path, v in run.history.items() if len(path) == 1 and v.size}
+    apart = {_title((name,)) for name in (*TIMES, *ERRORS, *ERRORS.values(), "objective")}
+    return {title: value for title, value in ends.items() if title not in drawn | apart}
+
+
+def _title(path: tuple[str | int, ...]) -> str:
+    return str(path[0]).replace("_", " ").capitalize()
 
 
 def _label(path: tuple[str | int, ...]) -> str:

@@ -88,6 +88,17 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
+def measures(runs: Sequence[SavedRun]) -> Markup | None:
+    """Numbers of the problem's own field, such as accuracies."""
+    found = [{name: number(value) for name, value in run.outcome.get("measures", {}).items()} for run in runs]
+    if not any(found):
+        return None
+    if len(runs) == 1:
+        tiles = [element("div", element("dt", name_of(name)), element("dd", value)) for name, value in found[0].items()]
+        return element("dl", *tiles, class_="tiles small")
+    return _beside(runs, found, "Measures of the problem's own")
+
+
 # --- certificates
 
 
@@ -105,7 +116,7 @@ def certificates(runs: Sequence[SavedRun]) -> Markup:
         rows.append([title, *(_interval_cell(getattr(found, name)) for _, _, found in columns)])
     about = [joined([found.about, element("small", _circumstances(found))]) for _, _, found in columns]
     rows.append(["about", *about])
-    return table(head, rows, "Estimates with the ends of their intervals", class_="numbers")
+    return table(head, rows, label="Certificate: estimates with the ends of their intervals", class_="numbers")
 
 
 def _column_name(run: SavedRun, side: str, several: bool) -> Markup:
@@ -153,7 +164,7 @@ def constraints(runs: Sequence[SavedRun]) -> Markup:
         cells += [_holds_cell(*found[side]) if side in found else "-" for side in titles]
         cells += [_multiplier(row, entry), picture_of_intervals(row.reports)]
         body.append(cells)
-    return table(head, body, "Constraints", class_="numbers")
+    return table(head, body, label="Constraints", class_="numbers")
 
 
 def _constraint_rows(runs: Sequence[SavedRun]) -> Iterator[_Row]:
@@ -223,24 +234,24 @@ def picture_of_intervals(reports: Sequence[tuple[str, ConstraintReport, int]]) -
 def settings(runs: Sequence[SavedRun]) -> Markup:
     asked = [dict(_flat(run.settings)) for run in runs]
     found = [dict(_flat(run.versions)) for run in runs]
-    measures = [dict(_flat(run.outcome)) for run in runs]
+    ends = [dict(_flat({k: v for k, v in run.outcome.items() if k != "measures"})) for run in runs]
     return joined(
         [
             element("h3", "Settings"),
             _beside(runs, asked),
             element("h3", "Cost and end"),
-            _beside(runs, measures),
+            _beside(runs, ends),
             element("h3", "Versions"),
             _beside(runs, found),
         ]
     )
 
 
-def _beside(runs: Sequence[SavedRun], tables: Sequence[Mapping[str, str]]) -> Markup:
+def _beside(runs: Sequence[SavedRun], tables: Sequence[Mapping[str, str]], caption: str = "") -> Markup:
     names = list(dict.fromkeys(name for entries in tables for name in entries))
     head = ["", *(name_of(run.name) for run in runs)]
     rows = [[name_of(name), *(name_of(entries.get(name, "-")) for entries in tables)] for name in names]
-    return table(head, rows)
+    return table(head, rows, caption)
 
 
 def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:

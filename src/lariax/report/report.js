@@ -108,7 +108,8 @@
     times: Object.fromEntries(Object.entries(run.times).map(([name, text]) => [name, numbers(text, Float64Array)])),
   }));
   const shared = { against: "draws", logX: false, range: null };
-  const history = [];
+  const history = [], plots = [];
+  let printing = false;
   const redrawAll = () => history.forEach((chart) => chart.draw());
   const timeName = { draws: "draws", seconds: "seconds", iteration: "iterations" };
 
@@ -121,8 +122,10 @@
       this.svg = shape("svg", { height, "aria-hidden": "true" });
       this.tip = element("div", { class: "tip", hidden: "" });
       this.box.append(this.svg, this.tip);
+      this.legend = element("div", { class: "legend" });
       this.tools = element("div", { class: "tools" });
-      host.append(this.box, this.tools);
+      host.append(this.box, element("div", { class: "below" }, this.legend, this.tools));
+      plots.push(this);
     }
     watch() {
       let width = 0;
@@ -135,12 +138,12 @@
       if (pressed !== null) button.setAttribute("aria-pressed", String(pressed));
       button.append(label);
       button.addEventListener("click", () => action(button));
-      this.tools.append(button);
+      (kind === "series" ? this.legend : this.tools).append(button);
       return button;
     }
     frame(xs, ys, options) {
       // Clears the drawing and makes axes for the ranges xs and ys.
-      const width = Math.max(this.box.clientWidth || 320, 120), { height } = this;
+      const width = printing ? 340 : Math.max(this.box.clientWidth || 320, 120), { height } = this;
       this.width = width;
       this.svg.replaceChildren();
       this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
@@ -213,7 +216,7 @@
       this.cursor = null;
       if (this.lines.length > 1 || this.several) {
         for (const line of this.lines) {
-          const label = element("span", {}, element("span", { class: `swatch f${line.colour}` }), this.several ? `${runs[line.run].name}: ${line.label}` : line.label);
+          const label = element("span", {}, element("span", { class: `swatch f${line.colour}${line.minor ? " minor" : ""}` }), this.several ? `${runs[line.run].name}: ${line.label}` : line.label);
           this.button(label, "series", true, (button) => {
             line.shown = !line.shown;
             button.setAttribute("aria-pressed", String(line.shown));
@@ -246,7 +249,9 @@
       return shared.range ? [Math.max(shared.range[0], shared.logX ? least : -Infinity), shared.range[1]] : [low, high];
     }
     heights(from, to) {
+      // On a linear axis the first tenth, where a run comes from far away, may leave the frame; zooming in brings it back.
       const usable = this.usable(this.logY);
+      if (!shared.range && !this.logY) from += (to - from) / 10;
       let low = Infinity, high = -Infinity;
       const see = (v) => { if (usable(v)) { if (v < low) low = v; if (v > high) high = v; } };
       for (const line of this.lines) {
@@ -488,7 +493,7 @@
       super(host, 280);
       this.picture = picture;
       this.series = seriesOf(picture);
-      if (this.series.length > 1) for (const one of this.series) this.tools.append(element("span", {}, element("span", { class: `swatch f${one.colour}` }), one.name));
+      if (this.series.length > 1) for (const one of this.series) this.legend.append(element("span", {}, element("span", { class: `swatch f${one.colour}` }), one.name));
       const shown = picture.categories.slice(0, 20).map((c, i) => `${c}: ${this.series.map((s) => `${s.name} ${words(s.values[i])}`).join(", ")}`);
       this.box.setAttribute("aria-label", `${picture.title}. ${shown.join("; ")}`);
       this.numbersTable(() => ({
@@ -558,7 +563,7 @@
       canvas.style.aspectRatio = `${columns} / ${rows}`;
       canvas.style.maxHeight = "22rem";
       canvas.style.objectFit = "contain";
-      const box = element("div", { class: "plot", tabindex: "0" }, canvas);
+      const box = element("div", { class: "plot" }, canvas);
       const readout = element("p", { class: "hint" }, `${words(low)} (dark) to ${words(high)} (light)`);
       const still = readout.textContent, [left, right, bottom, top] = picture.extent ?? [0, columns, 0, rows];
       canvas.addEventListener("pointermove", (event) => {
@@ -598,8 +603,8 @@
     const now = root.dataset.theme ?? (dark ? "dark" : "light");
     root.dataset.theme = now === "dark" ? "light" : "dark";
   });
-  const everyChart = () => redrawAll();
-  addEventListener("beforeprint", everyChart);
-  addEventListener("afterprint", everyChart);
+  const print = (now) => { printing = now; plots.forEach((plot) => plot.draw()); };
+  addEventListener("beforeprint", () => print(true));
+  addEventListener("afterprint", () => print(false));
   document.documentElement.dataset.ready = "yes";
 })();

@@ -1,5 +1,6 @@
 """Writing a run folder, so that it is never half there."""
 
+import contextlib
 import itertools
 import json
 import os
@@ -24,6 +25,7 @@ class Claim:
     """A new folder that is ours, made before the run so that a bad place is found out early."""
 
     folder: Path
+    made: tuple[Path, ...] = ()  # folders above it that were not there before
 
     def write(self, run: SavedRun) -> Path:
         """All files, `run.json` last."""
@@ -57,6 +59,9 @@ class Claim:
     def give_up(self) -> None:
         """Remove the folder, which holds nothing but what was announced."""
         shutil.rmtree(self.folder, ignore_errors=True)
+        for parent in self.made:
+            with contextlib.suppress(OSError):  # somebody else uses it by now
+                parent.rmdir()
 
 
 def claim(folder: str | Path) -> Claim:
@@ -64,12 +69,13 @@ def claim(folder: str | Path) -> Claim:
     path = Path(folder)
     if os.path.lexists(path):
         raise RunFolderError(f"{path} exists already, and a run needs a new folder. Choose another name.")
+    made = tuple(parent for parent in path.parents if not parent.exists())
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir()
     except OSError as error:
         raise RunFolderError(f"cannot make the folder {path}: {error.strerror}.") from error
-    return Claim(path)
+    return Claim(path, made)
 
 
 def fresh_name(parent: str | Path, name: str) -> Path:

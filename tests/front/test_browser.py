@@ -1,0 +1,211 @@
+"""The report in a real Chromium: no complaint in the console, the numbers of the run, hands on the charts."""
+
+import base64
+import dataclasses
+
+import numpy as np
+import pytest
+
+from front.browser import Browser, executable
+from lariax import report
+
+LOUD = "*** NO CHROMIUM HERE: THE REPORT IS NOT TESTED IN A BROWSER. `make browser` installs Debian's where it may. ***"
+
+pytestmark = pytest.mark.skipif(executable() is None, reason=LOUD)
+
+FIRST = "document.querySelector('[data-panel=\"0\"]')"
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    browser = Browser(tmp_path_factory.mktemp("profile"))
+    yield browser.page()
+    browser.close()
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory, saved_run, hostile_run, long_run):
+    folder = tmp_path_factory.mktemp("reports")
+    other = dataclasses.replace(saved_run, name="second")
+    chosen = {"one": [saved_run], "two": [saved_run, other], "hostile": [hostile_run], "long": [long_run]}
+    return {name: report.write(runs, folder / f"{name}.html") for name, runs in chosen.items()}
+
+
+@pytest.fixture
+def one(page, files):
+    page.size(1200)
+    page.open(files["one"])
+    return page
+
+
+def box(page):
+    return page.run(
+        f"(() => {{ const r = {FIRST}.querySelector('.plot'); "
+        "r.scrollIntoView({block: 'center', behavior: 'instant'}); "
+        "const b = r.getBoundingClientRect(); return [b.left, b.top, b.width, b.height]; })()"
+    )
+
+
+def ticks(page, panel=0):
+    return page.run(f"[...document.querySelectorAll('[data-panel=\"{panel}\"] svg text')].map(t => t.textContent)")
+
+
+@pytest.mark.parametrize("name", ["one", "two", "hostile", "long"])
+def test_quiet_console_and_no_network(page, files, name):
+    page.size(1200)
+    page.open(files[name])
+    page.run("document.querySelectorAll('details').forEach(d => d.open = true)")
+    page.run("document.querySelector('input[value=seconds]').click(); document.getElementById('log-x').click()")
+    page.run("document.getElementById('theme').click(); new Promise(r => requestAnimationFrame(() => r(1)))")
+    assert page.errors == []
+    assert [url for url in page.requests if not url.startswith("data:")] == [files[name].as_uri()]
+
+
+def test_the_numbers_of_the_run(one, saved_run):
+    text = one.run("document.body.innerText")
+    assert saved_run.certificate.verdict in text
+    assert f"{saved_run.certificate.stationarity.estimate:.4g}" in text
+    assert f"{saved_run.outcome['draws']:,}" in text
+    drawn = one.run(
+        "[...document.querySelectorAll('[data-panel]')]"
+        ".filter(p => p.querySelector('path.line')?.getAttribute('d')).length"
+    )
+    assert drawn == len(report.panels([saved_run]))
+    label = one.run(f"{FIRST}.querySelector('.plot').getAttribute('aria-label')")
+    end = saved_run.history[("feasibility",)][-1]
+    assert f"feasibility ends at {float(f'{end:.4g}'):g}" in label
+
+
+def test_hover_tells_the_value_there(one, saved_run):
+    left, top, width, height = box(one)
+    one.mouse("mouseMoved", left + 0.5 * width, top + height / 2)
+    words = one.run(f"{FIRST}.querySelector('.tip').innerText").split("\n")
+    words = [line for line in words if line]
+    draws = int(words[0].split()[0].replace(",", ""))
+    at = list(saved_run.history[("draws",)]).index(draws)
+    assert 0.3 < at / len(saved_run) < 0.7
+    shown = float(words[1].removeprefix("feasibility").replace("\N{MINUS SIGN}", "-"))
+    assert shown == pytest.approx(saved_run.history[("feasibility",)][at], rel=1e-3)
+
+
+def test_zoom_by_dragging_and_back(one):
+    before = ticks(one), ticks(one, 1)
+    left, top, width, height = box(one)
+    one.drag(left + 0.4 * width, left + 0.6 * width, top + height / 2)
+    zoomed = ticks(one), ticks(one, 1)
+    assert all(old != new for old, new in zip(before, zoomed, strict=True)), "all charts zoom together"
+    one.run(f"{FIRST}.querySelector('.plot').focus()")
+    one.press("0", "0")
+    assert (ticks(one), ticks(one, 1)) == before
+
+
+def test_keys_read_aloud_and_switch(one, saved_run):
+    one.run(f"{FIRST}.querySelector('.plot').focus()")
+    one.press("End")
+    said = one.run("document.getElementById('live').textContent")
+    assert said.startswith(f"{int(saved_run.history[('draws',)][-1]):,} draws: feasibility ")
+    before = ticks(one)
+    one.press("l", "l")
+    assert ticks(one) != before
+    one.press("+", "+")
+    assert one.errors == []
+
+
+def test_lines_can_be_switched_off(page, files):
+    page.size(1200)
+    page.open(files["two"])
+    count = f"{FIRST}.querySelectorAll('path.line').length"
+    before = page.run(count)
+    page.run(f"{FIRST}.querySelector('.legend button').click()")
+    assert page.run(count) == before - 1
+    assert page.run(f"{FIRST}.querySelector('.legend button').getAttribute('aria-pressed')") == "false"
+
+
+def test_a_hundred_thousand_records(page, files):
+    """A pixel shows at most the extremes of what falls on it, so drawing stays quick and the page light."""
+    page.size(1200)
+    page.open(files["long"])
+    assert files["long"].stat().st_size < 20e6
+    vertices = page.run(f"{FIRST}.querySelector('path.line').getAttribute('d').split(/[ML]/).length")
+    assert 300 < vertices < 6000
+    redraw = page.run(
+        "(() => { const began = performance.now(); document.getElementById('reset').click(); "
+        "return performance.now() - began; })()"
+    )
+    assert redraw < 3000, "all charts anew, on a slow machine"
+    left, top, width, height = box(page)
+    page.drag(left + 0.3 * width, left + 0.31 * width + 6, top + height / 2)
+    inside = page.run(f"{FIRST}.querySelector('path.line').getAttribute('d').split(/[ML]/).length")
+    assert inside > 300, "zooming shows records that were too close to be told apart"
+    assert page.errors == []
+
+
+def test_extremes_survive_thinning(page, tmp_path, saved_run):
+    n = 50_000
+    spike = np.ones(n)
+    spike[31_234] = 1e3
+    history = {path: np.linspace(1.0, 2.0, n) for path in saved_run.history}
+    history |= {("draws",): np.arange(n), ("feasibility",): spike}
+    page.open(report.write([dataclasses.replace(saved_run, history=history)], tmp_path / "spike.html"))
+    path = page.run(f"{FIRST}.querySelector('path.line').getAttribute('d')")
+    heights = [float(point.split()[1]) for point in path.replace("L", "M").split("M")[1:]]
+    assert max(heights) - min(heights) > 100, "one record in fifty thousand is still seen"
+
+
+def test_hostile_names_are_only_text(page, files, hostile_run):
+    page.size(1200)
+    page.open(files["hostile"])
+    page.run("document.querySelectorAll('details').forEach(d => d.open = true)")
+    left, top, width, height = box(page)
+    page.mouse("mouseMoved", left + 0.5 * width, top + height / 2)
+    assert page.run("window.stolen") is None
+    assert page.run("document.scripts.length") == 2
+    assert page.run("document.querySelectorAll('img, bdi b, iframe').length") == 0
+    text = page.run("document.body.textContent")
+    for name in list(hostile_run.certificate.constraints)[:2]:
+        assert name in text
+    page.size(390)
+    assert page.run("document.documentElement.scrollWidth") <= 390
+    assert page.errors == []
+
+
+@pytest.mark.parametrize("name", ["one", "two"])
+def test_a_phone_needs_no_sideways_scrolling(page, files, name):
+    page.size(390)
+    page.open(files[name])
+    assert page.run("document.documentElement.scrollWidth") <= 390
+    narrow = page.run(
+        "Math.min(...[...document.querySelectorAll('tbody th')].map(th => th.getBoundingClientRect().width))"
+    )
+    assert narrow > 80
+
+
+def test_dark_light_and_print(one):
+    def brightness():
+        colour = one.run("getComputedStyle(document.documentElement).backgroundColor")
+        return sum(map(int, colour.removeprefix("rgb(").removesuffix(")").split(",")))
+
+    one.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+    assert brightness() < 150
+    one.run("document.getElementById('theme').click()")
+    assert brightness() > 700
+    one.run("document.getElementById('theme').click()")
+    assert brightness() < 150
+    one.call("Emulation.setEmulatedMedia", media="print", features=[])
+    assert brightness() > 700, "paper is white whatever the theme"
+    one.call("Emulation.setEmulatedMedia", media="")
+    document = base64.b64decode(one.call("Page.printToPDF", printBackground=True)["data"])
+    assert document.startswith(b"%PDF")
+    assert len(document) > 20_000
+
+
+def test_charts_and_controls_have_names(one):
+    nameless = one.run(
+        "[...document.querySelectorAll('button, input, .plot, canvas, svg[role=img], [role=region]')].filter(e => "
+        "!(e.getAttribute('aria-label') || (!e.matches('.plot') && e.textContent.trim()) || e.closest('label') || "
+        "e.querySelector('canvas'))).map(e => e.outerHTML.slice(0, 90))"
+    )
+    assert nameless == []
+    tree = one.call("Accessibility.getFullAXTree")["nodes"]
+    headings = [node for node in tree if node.get("role", {}).get("value") == "heading"]
+    assert len(headings) >= 8

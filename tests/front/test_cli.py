@@ -1,0 +1,234 @@
+"""The command line as people type it, right and wrong."""
+
+import dataclasses
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from lariax import gallery, runs
+from lariax.cli._app import app
+from lariax.cli._runs import task_of
+from lariax.cli._tasks import find
+from lariax.loop._progress import ProgressBar
+
+SOURCE = """
+import jax.numpy as jnp
+import numpy as np
+import lariax as lx
+
+rows = np.random.default_rng(0).normal(size=(64, 2))
+problem = lx.Problem(
+    lambda x, z: jnp.sum((x - 1 - 0.1 * z) ** 2),
+    samples=lx.Dataset(rows),
+    constraints={"sum": lx.Equal(lambda x, z: jnp.sum(x) + 0.1 * z[0], 1.0)},
+)
+x0 = jnp.zeros(2)
+number = 3
+
+
+def pair():
+    return problem, x0
+
+
+def broken():
+    return 1 / 0
+
+
+unsound = lx.Problem(lambda x, z: jnp.sum(x @ z.T @ z), samples=lx.Dataset(rows)), jnp.zeros(5)
+"""
+CHEAP = ("--method", "QuadraticPenalty(step_size=0.05, penalty=2, pairs=True)", "--batch-size", "4")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder to work in, with a problem in a file."""
+    folder = tmp_path_factory.mktemp("work")
+    (folder / "mine.py").write_text(SOURCE)
+    (folder / "blank.py").write_text("import lariax as lx\nproblem = lx.Problem(lambda x: x @ x)\n")
+    return folder
+
+
+@pytest.fixture
+def lariax(place, monkeypatch):
+    monkeypatch.chdir(place)
+
+    def call(*arguments, code=0):
+        outcome = CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
+        assert outcome.exit_code == code, f"{outcome.exit_code}\n{outcome.stdout}\n{outcome.stderr}"
+        return outcome
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def solved(place):
+    """The folder of one run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        outcome = CliRunner().invoke(
+            app, ["solve", "mine.py:pair", *CHEAP, "--iterations", "200", "--json"], catch_exceptions=False
+        )
+    assert outcome.exit_code == 0, outcome.stderr
+    return json.loads(outcome.stdout)
+
+
+class TestSolve:
+    def test_leaves_a_folder_and_a_report(self, place, solved):
+        folder = place / solved["folder"]
+        assert solved["folder"] == "runs/pair-1"
+        assert solved["status"] == "budget"
+        assert solved["iterations"] == 200
+        run = runs.load(folder)
+        np.testing.assert_allclose(run.x["x"], [0.5, 0.5], atol=0.2)
+        assert run.settings["problem"] == {
+            "kind": "file",
+            "file": "mine.py",
+            "name": "pair",
+            "title": "mine.py: pair",
+        }
+        assert "budget after" not in (folder / "report.html").read_text()[:200]
+        assert solved["certificate"]["verdict"] in (folder / "report.html").read_text().replace("&#x27;", "'")
+
+    def test_in_words(self, lariax, place):
+        outcome = lariax("solve", "mine.py", *CHEAP, "--iterations", 100, "--tolerance", 1e-12, code=3)
+        assert "stationarity" in outcome.stdout
+        assert "Report  runs/problem-1/report.html" in outcome.stdout
+        assert "\x1b" not in outcome.stdout + outcome.stderr, "no colours and no bars into a pipe"
+        assert outcome.stderr == ""
+
+    def test_ctrl_c_keeps_what_there_is(self, lariax, place, monkeypatch):
+        def stop(self, iteration, record):
+            if iteration > 1:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        monkeypatch.setattr(ProgressBar, "update", stop)
+        outcome = lariax("solve", "mine.py:pair", *CHEAP, "--seconds", 600, "--folder", "stopped", "--json", code=130)
+        assert json.loads(outcome.stdout)["status"] == "interrupted"
+        assert runs.load(place / "stopped").outcome["iterations"] > 1
+
+    def test_a_full_disk_does_not_lose_the_answer(self, lariax, place, tmp_path, monkeypatch):
+        replace = os.replace
+
+        def full(source, target):
+            if str(target).startswith("full"):
+                raise OSError(28, "No space left on device")
+            replace(source, target)
+
+        monkeypatch.setattr(runs.Claim, "announce", lambda *_: None)
+        monkeypatch.setattr(os, "replace", full)
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+        outcome = lariax("solve", "mine.py:pair", *CHEAP, "--iterations", 50, "--folder", "full", "--json", code=4)
+        assert "No space left on device" in outcome.stderr
+        assert not (place / "full").exists()
+        assert json.loads(outcome.stdout)["folder"].startswith(str(tmp_path))
+
+
+WRONG = {
+    "nothing to solve": (["solve"], 2, "say what to solve"),
+    "unknown name": (["solve", "fairnes"], 2, "Did you mean fairness"),
+    "very unknown name": (["solve", "zzzz"], 2, "`lariax list` shows"),
+    "unknown entry": (["list", "portfolios"], 2, "Did you mean portfolio"),
+    "unknown option of an entry": (["solve", "portfolio", "-o", "asets=3"], 2, "Did you mean 'assets'"),
+    "option without a value": (["solve", "portfolio", "-o", "assets"], 2, "name=value"),
+    "options for a file": (["solve", "mine.py", "-o", "a=1"], 2, "entries of the gallery"),
+    "x0 for an entry": (["solve", "portfolio", "--x0", "a.npy"], 2, "bring their own start"),
+    "missing file": (["solve", "mime.py:problem"], 2, "there is no file mime.py. Did you mean mine.py"),
+    "missing name": (["solve", "mine.py:problen"], 2, "Did you mean 'problem'"),
+    "no x0": (["solve", "blank.py"], 2, "has no x0"),
+    "x0 that is no array": (["solve", "blank.py", "--x0", "mine.py"], 2, "takes a .npy file"),
+    "not a problem": (["solve", "mine.py:number"], 2, "must be an lx.Problem"),
+    "a function that fails": (["solve", "mine.py:broken"], 1, "line 21, in broken: return 1 / 0"),
+    "an objective that fails": (["solve", "mine.py:unsound", "--seconds", "1"], 1, "in <lambda>: unsound"),
+    "unknown method": (["solve", "mine.py", "--method", "QuadraticPenality"], 2, "Did you mean QuadraticPenalty"),
+    "code as a method": (["solve", "mine.py", "--method", "__import__('os')"], 2, "takes a name, or name(setting"),
+    "method with a wrong setting": (["solve", "mine.py", "--method", "QuadraticPenalty(step_size=-1)"], 2, "positive"),
+    "no iterations": (["solve", "mine.py", "--iterations", "0"], 2, "positive integer"),
+    "strange output": (["solve", "mine.py", "--iterations", "5", "--output", "worst"], 2, "one of 'last'"),
+    "misspelt option": (["solve", "mine.py", "--iteration", "5"], 2, "No such option"),
+    "folder that exists": (["solve", "mine.py", "--folder", "."], 4, "exists already"),
+    "certify nothing": (["certify", "nowhere"], 4, "does not exist"),
+    "certify something else": (["certify", "."], 4, "not the folder of a run"),
+    "compare with a file": (["compare", "mine.py"], 4, "is not a folder"),
+    "report of nothing": (["report"], 2, "Missing argument"),
+    "unknown command": (["sovle"], 2, "No such command"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_wrong_input(lariax, place, what):
+    arguments, code, words = WRONG[what]
+    before = sorted(map(str, place.rglob("*")))
+    outcome = lariax(*arguments, code=code)
+    told = " ".join(outcome.stderr.replace("│", " ").split())
+    assert words in told
+    assert "Traceback" not in outcome.stderr
+    assert outcome.stdout == ""
+    after = sorted(map(str, place.rglob("*")))
+    assert [path for path in after if "__pycache__" not in path] == [p for p in before if "__pycache__" not in p]
+
+
+def test_errors_for_machines(lariax):
+    outcome = lariax("solve", "fairnes", "--json", code=2)
+    assert json.loads(outcome.stdout)["error"]["code"] == 2
+
+
+class TestRuns:
+    def test_certify_runs_no_code_that_a_folder_names(self, lariax, solved):
+        outcome = lariax("certify", solved["folder"], code=2)
+        assert f"lariax certify {solved['folder']} --problem mine.py:pair" in " ".join(outcome.stderr.split())
+
+    def test_certify(self, lariax, place, solved):
+        folder = place / solved["folder"]
+        outcome = lariax("certify", solved["folder"], "--problem", "mine.py:pair", "--tolerance", 0.5, "--json")
+        certificate = json.loads(outcome.stdout)
+        assert certificate["tolerance"] == 0.5
+        assert runs.load(folder).certificate.verdict == certificate["verdict"]
+        lariax("certify", solved["folder"], "--problem", "mine.py:pair", "--tolerance", 1e-9, code=3)
+
+    def test_certify_with_another_problem(self, lariax, solved):
+        lariax("certify", solved["folder"], "--problem", "mine.py:unsound", code=2)
+
+    def test_compare(self, lariax, solved):
+        text = lariax("compare", solved["folder"], solved["folder"]).stdout
+        assert text.count("pair-1") == 4
+        both = json.loads(lariax("compare", solved["folder"], solved["folder"], "--json").stdout)["runs"]
+        assert both[0]["certificate"]["constraints"].keys() == {"sum"}
+
+    def test_report(self, lariax, place, solved):
+        lariax("report", solved["folder"])
+        two = lariax("report", solved["folder"], solved["folder"], "--output", "both.html", "--json")
+        assert json.loads(two.stdout)["report"] == "both.html"
+        lariax("report", solved["folder"], "--output", "mine.py", code=4)
+        assert (place / "mine.py").read_text() == SOURCE
+
+
+def test_list(lariax):
+    text = lariax("list").stdout
+    assert all(name in text for name in gallery.names())
+    assert {entry["name"] for entry in json.loads(lariax("list", "--json").stdout)["problems"]} == set(gallery.names())
+    assert "Check:" in lariax("list", "portfolio").stdout
+
+
+def test_a_problem_of_the_gallery_is_found_again(saved_run):
+    task = find("chance-constraint", ["seed=3"])
+    about = json.loads(runs.dumps({"problem": task.about}))
+    again = task_of(dataclasses.replace(saved_run, settings=about), "runs/x", None)
+    assert again.about == task.about
+    assert again.about["options"]["seed"] == 3
+    assert again.pictures(again.x0)
+    assert again.defaults
+
+
+def test_doctor(lariax):
+    found = json.loads(lariax("doctor", "--json").stdout)
+    assert found["self_check"]["passed"]
+    assert "jax" in found["versions"]
+
+
+def test_version_and_help(lariax):
+    assert lariax("--version").stdout.strip() == "0.1.0"
+    assert "Exit codes" in lariax("--help").stdout
