@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo test browser lint format bench clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -17,6 +17,11 @@ demo: $(VENV)/.ready          ## solve a problem that same-batch methods get wro
 
 test: $(VENV)/.ready          ## all tests
 	$(BIN)/python -m pytest --numprocesses $(WORKERS)
+
+browser:                      ## Debian's Chromium, in which the report is tested, where it may be installed
+	@command -v chromium >/dev/null \
+	|| { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; } \
+	|| echo '*** NO CHROMIUM HERE, AND IT MAY NOT BE INSTALLED: THE REPORT WILL NOT BE TESTED IN A BROWSER ***'
 
 lint: $(VENV)/.ready          ## formatter, linter, type checker
 	$(BIN)/ruff format --check .
