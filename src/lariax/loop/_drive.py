@@ -17,7 +17,7 @@ from lariax.loop._ledger import Ledger
 from lariax.loop._looks import Looked, Looks, Sight
 from lariax.loop._progress import ProgressBar
 from lariax.loop._result import Continuation, Result, outcome
-from lariax.loop._run import Run, advance, conclude
+from lariax.loop._run import Run, advance, conclude, finite_next
 from lariax.loop._start import Start, explaining_memory
 from lariax.oracle import LariaxWarning
 from lariax.problem import Linear, LinearSystem, Problem
@@ -227,8 +227,28 @@ class Drive:
             error=self.failure,
         )
 
+    def _diagnosis(self) -> list[str]:
+        """Whether it was not the iterates but a sample."""
+        start, run = self.start, self.position.run
+        beat, next_one = start.settings.rhythm, self.position.iteration + 1
+        place = next_one + beat.shift
+        fed = start.feeder.nothing
+        if start.feeder:
+            found = start.feeder.block(place // beat.block * beat.block, beat.block, start.oracle.sample_counts)
+            fed = jax.tree.map(lambda rows: rows[place % beat.block][None], found[0]) if found else fed
+        finite = finite_next(start.oracle, start.method, run, jnp.int32(place), fed)
+        bad = [what for what, is_finite in finite.items() if not is_finite]
+        if not bad:
+            return []
+        return [
+            f"At x, {' and '.join(bad)} is not finite on the samples of iteration {next_one}, though x is sound: look "
+            "for a bad row, or for log, sqrt or division at 0."
+        ]
+
     def _remarks(self, status: str) -> tuple[str, ...]:
         remarks = []
+        if status == "diverged":
+            remarks += self._diagnosis()
         if self.failure is not None:
             remarks.append(f"The Stream failed with {type(self.failure).__name__}: {self.failure}.")
         if self.keeper and self.keeper.error:

@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from lariax.formulas import next_refresh
 from lariax.methods import AbstractMethod, Answer, State
-from lariax.oracle import Batch, Oracle, counting
+from lariax.oracle import Batch, Oracle, Vector, counting
 
 LONGEST_BLOCK = 256
 BLOCK_BYTES = 4 * 2**20
@@ -102,10 +102,7 @@ def _begin(
         batches = jax.vmap(oracle.fetch, axis_size=rhythm.start)(tickets)
         point = oracle.start(x, batches.first)
         state = method.init(oracle, point, batches)
-    look = oracle.look(point, batches.first)
-    residuals = oracle.join(look.residuals)
-    finite = {f"constraint {block.name!r}": _all_finite(residuals[block.rows]) for block in oracle.blocks}
-    finite = {"the objective": _all_finite(look.objective), **finite, "a gradient": _all_finite(state)}
+    finite = {**_finite_functions(oracle, point, batches.first), "a gradient": _all_finite(state)}
     answer = method.answer(oracle, state, jnp.ones((), oracle.dtype))
     run = Run(
         key=key,
@@ -117,6 +114,27 @@ def _begin(
         next_refresh=rhythm.next_refresh(jnp.int32(0)),
     )
     return run, finite, jnp.int32(round(sum(tally)))
+
+
+def _finite_functions(oracle: Oracle, point: Vector, batch: Batch) -> dict[str, Bool[Array, ""]]:
+    """Which of the user's functions are finite on a batch, in words."""
+    look = oracle.look(point, batch)
+    others = range(1, oracle.copies) if oracle.has_random_constraints else ()
+    residuals = oracle.join(look.residuals) + sum(oracle.join(oracle.residuals(point, batch, copy)) for copy in others)
+    finite = {f"constraint {block.name!r}": _all_finite(residuals[block.rows]) for block in oracle.blocks}
+    return {"the objective": _all_finite(look.objective), **finite}
+
+
+@eqx.filter_jit
+def finite_next(
+    oracle: Oracle, method: AbstractMethod, run: Run, place: Int[Array, ""], fed: PyTree
+) -> dict[str, Bool[Array, ""]]:
+    """Which of the user's functions are finite at the last sound point, on the samples of the iteration after it, those
+    at `place`."""
+    tickets, _ = oracle.draw(run.key, place[None], oracle.caches(1), fed)
+    batch = oracle.fetch(jax.tree.map(lambda ticket: ticket[0], tickets))
+    point = method.answer(oracle, run.state, run.iteration.astype(oracle.dtype)).point
+    return _finite_functions(oracle, point, batch)
 
 
 begin_traced = eqx.filter_jit(_begin)
@@ -169,7 +187,9 @@ def advance(
             back = run.iteration - first - rhythm.window + 1
             window = jax.tree.map(lambda t: jax.lax.dynamic_slice_in_dim(t, back, rhythm.window), tickets)
             key = jax.random.fold_in(jax.random.fold_in(run.key, _REFRESHES), run.iteration)
-            state = method.refresh(oracle, run.state, jax.vmap(oracle.fetch, axis_size=rhythm.window)(window), key)
+            new = method.refresh(oracle, run.state, jax.vmap(oracle.fetch, axis_size=rhythm.window)(window), key)
+            sound = _all_finite(new)  # a sample in the window that the method refused would spoil it
+            state = jax.tree.map(lambda a, b: jnp.where(sound, a, b), new, run.state)
             return run._replace(state=state, next_refresh=rhythm.next_refresh(run.iteration))
 
         def iterate(iteration: Array, state: State) -> State:
