@@ -163,13 +163,11 @@ def _start(*what: Any) -> int:
         os._exit(1)
 
 
-def _finish(*what: Any) -> float:
-    """Run a process to its end; how long it took."""
-    began = time.monotonic()
+def _finish(*what: Any) -> None:
+    """Run a process to its end."""
     _, status = os.waitpid(_start(*what), 0)
     if status:
-        raise SystemExit(f"a process failed: {what}")
-    return time.monotonic() - began
+        print(f"a process failed: {what}", flush=True)
 
 
 class Span(NamedTuple):
@@ -212,6 +210,8 @@ def _kill(draw: random.Random, span: Span, *what: Any) -> bool:
 def _equal(a: Path, b: Path) -> bool:
     import numpy as np
 
+    if not (a.exists() and b.exists()):
+        return False
     with np.load(a, allow_pickle=False) as one, np.load(b, allow_pickle=False) as other:
         return one.files == other.files and all(one[name].tobytes() == other[name].tobytes() for name in one.files)
 

@@ -13,7 +13,7 @@ import pytest
 import lariax as lx
 from conftest import Wells, normal
 from lariax.loop import origin_of
-from lariax.loop._archive import MAGIC, packed
+from lariax.loop._archive import MAGIC, packed, unpacked
 from lariax.loop._checkpoint import Folder
 from lariax.loop._saved import classes, saved_in
 
@@ -374,6 +374,28 @@ else:
 
 def _full(handle):
     raise OSError(28, "No space left on device")
+
+
+def test_values_keep_their_types():
+    """Also numbers of NumPy, which are numbers of Python and arrays at the same time."""
+    value = {
+        "plain": [None, True, 3, 0.1, float("inf"), "text", b"bytes", ("a", 1)],
+        "scalars": [np.float64(0.1), np.float32(0.1), np.int64(3), np.bool_(True)],
+        "arrays": [
+            np.float64(0.1) * np.ones(()),
+            np.arange(6).reshape(2, 3),
+            np.zeros((0, 3)),
+            jnp.ones(2, jnp.bfloat16),
+        ],
+        3: lx.certify(lx.Problem(lambda x: x @ x, constraints={"c": lx.Equal(jnp.sum, samples=None)}), jnp.ones(2)),
+    }
+    found = unpacked(b"".join(map(bytes, packed(value, classes()))), classes())
+    assert [type(part) for part in found["plain"]] == [type(part) for part in value["plain"]]
+    assert found["plain"] == value["plain"]
+    assert [(type(part), part) for part in found["scalars"]] == [(type(part), part) for part in value["scalars"]]
+    for one, other in zip(found["arrays"], value["arrays"], strict=True):
+        assert (one.shape, one.dtype, one.tobytes()) == (other.shape, other.dtype, np.asarray(other).tobytes())
+    assert str(found[3]) == str(value[3])
 
 
 def test_bytes_of_a_file_do_not_depend_on_who_writes(run):

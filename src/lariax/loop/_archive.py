@@ -87,9 +87,11 @@ def _pieces(value: Any, classes: Classes) -> Iterator[Any]:
 
 def encoded(value: Any, classes: Classes, arrays: list[np.ndarray]) -> Any:
     """A value in terms of JSON; its arrays are appended to `arrays`."""
+    if isinstance(value, np.generic):
+        return {"scalar": encoded(np.asarray(value), classes, arrays)}
     if value is None or isinstance(value, bool | int | float | str):
-        return value.item() if isinstance(value, np.generic) else value
-    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        return value
+    if isinstance(value, np.ndarray | jax.Array):
         array = np.ascontiguousarray(value).reshape(np.shape(value))
         if array.dtype.name not in DTYPES:
             raise UnsavableError(f"a checkpoint holds no arrays of {array.dtype}.")
@@ -176,6 +178,8 @@ def decoded(content: Any, classes: Classes, arrays: list[np.ndarray]) -> Any:
         if not isinstance(inner, int) or inner < 0:
             raise ValueError(f"array number {inner!r}")
         return arrays[inner]
+    if kind == "scalar":
+        return decoded(inner, classes, arrays)[()]
     if kind == "bytes":
         return bytes.fromhex(inner)
     if kind == "dict":
@@ -189,9 +193,11 @@ def _fits(value: Any, hint: Any, classes: Classes) -> bool:
     if kind in (typing.Union, types.UnionType):
         return any(_fits(value, each, classes) for each in typing.get_args(hint))
     if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
+        return isinstance(value, int | float | np.floating) and not isinstance(value, bool)
+    if kind is np.ndarray:
+        return isinstance(value, np.ndarray | np.generic)
     if kind is int:
         return isinstance(value, int) and not isinstance(value, bool)
-    if kind in (bool, str, dict, list, tuple, type(None), np.ndarray, Mapping) or kind in classes.values():
+    if kind in (bool, str, dict, list, tuple, type(None), Mapping) or kind in classes.values():
         return isinstance(value, kind)
     return True
