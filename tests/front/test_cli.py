@@ -1,6 +1,5 @@
 """The command line as people type it, right and wrong."""
 
-import dataclasses
 import json
 import os
 import signal
@@ -11,8 +10,7 @@ from typer.testing import CliRunner
 
 from lariax import gallery, runs
 from lariax.cli._app import app
-from lariax.cli._runs import task_of
-from lariax.cli._tasks import find
+from lariax.cli._tasks import find, task_of
 from lariax.loop._progress import ProgressBar
 
 SOURCE = """
@@ -110,6 +108,21 @@ class TestSolve:
         assert json.loads(outcome.stdout)["status"] == "interrupted"
         assert runs.load(place / "stopped").outcome["iterations"] > 1
 
+    def test_resume(self, lariax, place):
+        """A run in two parts, the second in a process that knows nothing of the first, is the run in one."""
+        options = [*CHEAP, "--record-every", 10]
+        lariax("solve", "mine.py:pair", *options, "--iterations", 60, "--folder", "parts")
+        (place / "parts" / "run.json").unlink()  # as if it had been killed
+        assert "--resume parts` goes on" in lariax("report", "parts", code=4).stderr.replace("\n", " ")
+        told = " ".join(lariax("solve", "--resume", "parts", code=2).stderr.split())
+        assert "lariax solve mine.py:pair --resume parts" in told
+        lariax("solve", "mine.py:pair", "--resume", "parts", "--iterations", 40)
+        lariax("solve", "mine.py:pair", *options, "--iterations", 100, "--folder", "whole")
+        parts, whole = runs.load(place / "parts"), runs.load(place / "whole")
+        np.testing.assert_array_equal(parts.x["x"], whole.x["x"])
+        np.testing.assert_array_equal(parts.history[("objective",)], whole.history[("objective",)])
+        assert parts.settings["resumed"] == {"iterations": 40}
+
     def test_a_full_disk_does_not_lose_the_answer(self, lariax, place, tmp_path, monkeypatch):
         replace = os.replace
 
@@ -150,10 +163,13 @@ WRONG = {
     "strange output": (["solve", "mine.py", "--iterations", "5", "--output", "worst"], 2, "one of 'last'"),
     "misspelt option": (["solve", "mine.py", "--iteration", "5"], 2, "No such option"),
     "folder that exists": (["solve", "mine.py", "--folder", "."], 4, "exists already"),
+    "resume with other settings": (["solve", "--resume", "x", "--seed", "1"], 2, "keeps its settings"),
+    "resume nothing": (["solve", "--resume", "nowhere"], 4, "not the folder of a run"),
     "certify nothing": (["certify", "nowhere"], 4, "does not exist"),
     "certify something else": (["certify", "."], 4, "not the folder of a run"),
     "compare with a file": (["compare", "mine.py"], 4, "is not a folder"),
     "report of nothing": (["report"], 2, "Missing argument"),
+    "unknown case of the theory": (["rates", "IV"], 2, "there are I, II, III, III+"),
     "unknown command": (["sovle"], 2, "No such command"),
 }
 
@@ -213,10 +229,10 @@ def test_list(lariax):
     assert "Check:" in lariax("list", "portfolio").stdout
 
 
-def test_a_problem_of_the_gallery_is_found_again(saved_run):
+def test_a_problem_of_the_gallery_is_found_again():
     task = find("chance-constraint", ["seed=3"])
     about = json.loads(runs.dumps({"problem": task.about}))
-    again = task_of(dataclasses.replace(saved_run, settings=about), "runs/x", None)
+    again = task_of(about, None, "lariax")
     assert again.about == task.about
     assert again.about["options"]["seed"] == 3
     assert again.pictures(again.x0)

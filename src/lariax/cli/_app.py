@@ -5,11 +5,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
-import jax
 import typer
 
-from lariax.cli import _doctor, _gallery, _runs, _solve
-from lariax.cli._console import Screen
+from lariax.cli import _doctor, _gallery, _rates, _runs, _solve
+from lariax.cli._console import Screen, show_warnings
 
 app = typer.Typer(
     name="lariax",
@@ -70,16 +69,17 @@ def solve(
     folder: Annotated[
         Path | None, typer.Option(help="A new folder for the run.", show_default="runs/NAME-1, -2, ...")
     ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="Go on with a run that was stopped or killed, or whose budget is spent."),
+    ] = None,
     double: Double = False,
     as_json: Json = False,
 ) -> None:
     """Solve a problem, certify the answer, and leave a folder with everything and a report.
 
-    Ctrl-C ends the run early and keeps what there is.
+    Ctrl-C ends the run early and keeps what there is; a run that was killed can be resumed.
     """
-    screen = Screen(as_json)
-    if double:
-        jax.config.update("jax_enable_x64", True)
     budgets = {"iterations": iterations, "draws": draws, "seconds": seconds}
     order = _solve.Order(
         what=what,
@@ -94,8 +94,10 @@ def solve(
         record_every=record_every,
         x0=x0,
         folder=folder,
+        double=double,
+        resume=resume,
     )
-    _solve.solve(screen, order)
+    _solve.solve(Screen(as_json), order)
 
 
 @app.command()
@@ -145,6 +147,19 @@ def report(
 
 
 @app.command()
+def rates(
+    cases: Annotated[list[str] | None, typer.Argument(help="Of I, II, III, III+; by default all.")] = None,
+    seeds: Annotated[int, typer.Option(min=2, help="Problems and runs for each experiment.")] = 64,
+    longest: Annotated[int, typer.Option(min=2000, help="The largest number of iterations.")] = 1_000_000,
+    processes: Annotated[int, typer.Option(min=1, help="Experiments side by side.")] = 2,
+    output: Annotated[Path, typer.Option(help="Folder for the tables and pictures.")] = Path("rates"),
+    as_json: Json = False,
+) -> None:
+    """Measure the rates of the paper's theorems, and the ablations that must look different."""
+    _rates.measure(Screen(as_json), cases or [], seeds, longest, processes, output)
+
+
+@app.command()
 def doctor(as_json: Json = False) -> None:
     """What is installed, which device is used, and whether a small problem comes out right."""
     _doctor.examine(Screen(as_json))
@@ -164,4 +179,5 @@ def main() -> Any:
     """The console script."""
     if sys.stdout is not None:
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # names may hold what a terminal cannot show
+    show_warnings()
     app()

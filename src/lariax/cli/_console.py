@@ -5,12 +5,15 @@ import json
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Iterator
 from typing import Any, Never
 
 import typer
 from rich.console import Console
 
+from lariax.loop import CheckpointError
+from lariax.oracle import LariaxWarning
 from lariax.runs import RunFolderError, dumps
 
 FAILED, WRONG_INPUT, NOT_AS_ASKED, BAD_FOLDER, STOPPED = 1, 2, 3, 4, 130
@@ -66,7 +69,7 @@ class Screen:
             yield
         except typer.Exit:
             raise
-        except RunFolderError as error:
+        except (RunFolderError, CheckpointError) as error:
             self.fail(BAD_FOLDER, str(error))
         except WrongInput as error:
             self.fail(WRONG_INPUT, str(error))
@@ -80,6 +83,19 @@ class Screen:
             if not lines:
                 raise
             self.fail(FAILED, f"{type(error).__name__}: {error}{lines}")
+
+
+def show_warnings() -> None:
+    """Warnings of Lariax as sentences, others as Python writes them."""
+    usual = warnings.showwarning
+
+    def show(message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None) -> None:
+        if issubclass(category, LariaxWarning):
+            Screen().err.print(f"lariax: {_escaped(str(message))}", style="yellow", highlight=False)
+        else:
+            usual(message, category, filename, lineno, file, line)
+
+    warnings.showwarning = show
 
 
 def own_lines(error: BaseException, file: str | None) -> str:

@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 from lariax import report as pages
 from lariax.certificate import certify as judge
 from lariax.cli._console import NOT_AS_ASKED, Screen, WrongInput
-from lariax.cli._tasks import Task, find, split
+from lariax.cli._tasks import split, task_of
 from lariax.report import comparison
 from lariax.runs import SavedRun, certificate_to_json, keep_certificate, leaves_of, load
 
@@ -32,7 +32,7 @@ def certify(
             run = load(folder)
             if run.settings.get("double"):
                 jax.config.update("jax_enable_x64", True)
-            task = task_of(run, folder, problem)
+            task = task_of(run.settings, problem, f"lariax certify {folder} --problem {{}}")
             x = _as(run, task.x0)
         with screen.waiting(f"certifying on {draws:,} fresh samples"):
             certificate = judge(task.problem, x, draws=draws, confidence=confidence, seed=seed, tolerance=tolerance)
@@ -43,22 +43,6 @@ def certify(
         sides = [certificate] + ([certificate.heldout] if certificate.heldout else [])
         if any(report.holds == "violated" for side in sides for report in side.constraints.values()):
             raise typer.Exit(NOT_AS_ASKED)
-
-
-def task_of(run: SavedRun, folder: Path, problem: str | None) -> Task:
-    """The problem of a run. A folder may come from anywhere, so no code that it names is run unasked."""
-    if problem is not None:
-        return find(problem)
-    about = run.settings.get("problem")
-    about = about if isinstance(about, dict) else {}
-    if about.get("kind") == "gallery" and isinstance(about.get("name"), str):
-        options = about.get("options")
-        return find(about["name"], [f"{k}={v!r}" for k, v in options.items()] if isinstance(options, dict) else [])
-    known = f"{about['file']}:{about.get('name', 'problem')}" if isinstance(about.get("file"), str) else "FILE.py:NAME"
-    raise WrongInput(
-        f"{folder} is a run of a problem in a file, and Lariax runs no code that a folder names. Name it yourself: "
-        f"lariax certify {folder} --problem {known}"
-    )
 
 
 def _as(run: SavedRun, x0: PyTree) -> PyTree:

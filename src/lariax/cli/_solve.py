@@ -1,8 +1,9 @@
 """`lariax solve`."""
 
+import json
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,23 @@ import typer
 from lariax import report
 from lariax.certificate import Certificate
 from lariax.cli._console import BAD_FOLDER, NOT_AS_ASKED, STOPPED, Screen, WrongInput
-from lariax.cli._tasks import Task, find, method_of, split
-from lariax.loop import Result
+from lariax.cli._tasks import Task, find, method_of, split, task_of
+from lariax.loop import Checkpoint, CheckpointError, Result, resume
 from lariax.loop import solve as run
-from lariax.runs import Claim, SavedRun, certificate_to_json, claim, fresh_name, saved
+from lariax.runs import (
+    Claim,
+    RunFolderError,
+    SavedRun,
+    certificate_to_json,
+    claim,
+    dumps,
+    fresh_name,
+    load_settings,
+    saved,
+)
 
 PARENT = Path("runs")
+CHECKPOINT = "checkpoint"  # a folder within that of the run
 
 
 @dataclass(frozen=True)
@@ -25,43 +37,99 @@ class Order:
     """What the command line asks for."""
 
     what: str | None
-    options: tuple[str, ...]
-    method: str
-    budgets: Mapping[str, Any]
-    batch_size: int | None
-    seed: int
-    output: str
-    tolerance: float | None
-    confidence: float
-    record_every: int | None
-    x0: Path | None
-    folder: Path | None
+    options: tuple[str, ...] = ()
+    method: str = "auto"
+    budgets: Mapping[str, Any] = field(default_factory=dict)
+    batch_size: int | None = None
+    seed: int = 0
+    output: str = "last"
+    tolerance: float | None = None
+    confidence: float = 0.95
+    record_every: int | None = None
+    x0: Path | None = None
+    folder: Path | None = None
+    double: bool = False
+    resume: Path | None = None
 
 
 def solve(screen: Screen, order: Order) -> None:
-    """Find the problem, solve it, certify the answer, leave everything in a folder."""
+    """Find the problem, solve it or go on with it, certify the answer, leave everything in a folder."""
     own = split(order.what or "")[0]
     with screen.explained(str(own) if own else None):
-        if order.what is None:
-            raise WrongInput("say what to solve: a name that `lariax list` shows, or file.py:problem.")
-        with screen.waiting(f"loading {order.what}"):
-            task = find(order.what, order.options, order.x0)
-            arguments = _arguments(task, order)
-        place = claim(order.folder or fresh_name(PARENT, task.name))
-        settings = {"problem": task.about, "double": bool(jax.config.values["jax_enable_x64"]), **arguments}
+        if order.double:
+            jax.config.update("jax_enable_x64", True)
+        work = _begun(screen, order) if order.resume is None else _resumed(screen, order, order.resume)
         try:
-            place.announce(settings)
-            result = run(
-                task.problem,
-                task.x0,
-                **{**arguments, "method": method_of(order.method)},
-                progress=screen.watched,
-            )
-        except BaseException:
-            place.give_up()
+            result = work.go()
+        except BaseException as error:
+            _abandon(screen, work.place, error)
             raise
-        kept = _judged(screen, task, result, place, settings)
-        _conclude(screen, kept, place, asked=order.tolerance is not None)
+        kept = _judged(screen, work, result)
+        _conclude(screen, kept, work.place, asked=work.settings.get("tolerance") is not None)
+
+
+@dataclass(frozen=True, eq=False)
+class _Work:
+    """A run that is ready to go."""
+
+    task: Task
+    place: Claim
+    settings: Mapping[str, Any]
+    go: Callable[[], Result]
+
+
+def _begun(screen: Screen, order: Order) -> _Work:
+    """A new run in a new folder."""
+    if order.what is None:
+        raise WrongInput("say what to solve: a name that `lariax list` shows, or file.py:problem.")
+    with screen.waiting(f"loading {order.what}"):
+        task = find(order.what, order.options, order.x0)
+        arguments = _arguments(task, order)
+        method = method_of(order.method)
+    place = claim(order.folder or fresh_name(PARENT, task.name))
+    settings = {"problem": task.about, "double": bool(jax.config.values["jax_enable_x64"]), **arguments}
+    try:
+        place.announce(settings)
+    except OSError as error:
+        place.give_up()
+        raise RunFolderError(f"cannot write {place.folder}: {error.strerror}.") from error
+    checkpoint = Checkpoint(place.folder / CHECKPOINT, keep=1, origin=json.loads(dumps(task.about)))
+
+    def go() -> Result:
+        options = {**arguments, "method": method, "checkpoint": checkpoint, "progress": screen.watched}
+        return run(task.problem, task.x0, **options)
+
+    return _Work(task, place, settings, go)
+
+
+def _resumed(screen: Screen, order: Order, folder: Path) -> _Work:
+    """The run of a folder, from its newest checkpoint."""
+    fixed = Order(order.what, budgets=order.budgets, double=order.double, resume=order.resume)
+    if order != fixed:
+        changed = [f.name for f in fields(Order) if getattr(order, f.name) != getattr(fixed, f.name)]
+        options = ", ".join(f"--{name.replace('_', '-').rstrip('s')}" for name in changed)
+        raise WrongInput(f"a resumed run keeps its settings, so --resume goes without {options}. Budgets may be new.")
+    settings = load_settings(folder)
+    if settings.get("double"):
+        jax.config.update("jax_enable_x64", True)
+    with screen.waiting(f"loading {folder}"):
+        task = task_of(settings, order.what, f"lariax solve {{}} --resume {folder}")
+    settings = {**settings, **({"resumed": dict(order.budgets)} if order.budgets else {})}
+
+    def go() -> Result:
+        return resume(folder / CHECKPOINT, task.problem, **order.budgets, x0=task.x0, progress=screen.watched)
+
+    return _Work(task, Claim(folder), settings, go)
+
+
+def _abandon(screen: Screen, place: Claim, error: BaseException) -> None:
+    """A run that gave no result: its folder goes, unless the run can be resumed from what is in it."""
+    saved = place.folder / CHECKPOINT
+    if isinstance(error, CheckpointError) or not (saved.is_dir() and any(saved.iterdir())):
+        if place.is_new:
+            place.give_up()
+    else:
+        screen.err.print(f"lariax: `lariax solve --resume {place.folder}` goes on from the last checkpoint.")
 
 
 def _arguments(task: Task, order: Order) -> dict[str, Any]:
@@ -82,8 +150,9 @@ def _arguments(task: Task, order: Order) -> dict[str, Any]:
     return suggested | {name: value for name, value in given.items() if value is not None}
 
 
-def _judged(screen: Screen, task: Task, result: Result, place: Claim, settings: Mapping[str, Any]) -> SavedRun:
+def _judged(screen: Screen, work: _Work, result: Result) -> SavedRun:
     """The certificate and the pictures; a second Ctrl-C does without them."""
+    task = work.task
     certificate: Certificate | None = None
     pictures: list[Any] = []
     measures: Mapping[str, float] = {}
@@ -97,7 +166,7 @@ def _judged(screen: Screen, task: Task, result: Result, place: Claim, settings: 
         why = str(error)
     except KeyboardInterrupt:
         why = "Stopped while it was being made."
-    return saved(result, place.folder.name, settings, pictures, certificate, why, measures)
+    return saved(result, work.place.folder.name, work.settings, pictures, certificate, why, measures)
 
 
 def _conclude(screen: Screen, run: SavedRun, place: Claim, asked: bool) -> None:
@@ -121,7 +190,8 @@ def _keep(screen: Screen, run: SavedRun, place: Claim) -> Path:
         return _write(run, place)
     except OSError as error:
         screen.err.print(f"lariax: cannot write {place.folder}: {error.strerror}.", style="red")
-        place.give_up()
+        if place.is_new:
+            place.give_up()
         spare = Claim(Path(tempfile.mkdtemp(prefix="lariax-")))
         try:
             folder = _write(run, spare)

@@ -45,6 +45,23 @@ def find(what: str, options: Sequence[str] = (), x0: Path | None = None) -> Task
     return _of_file(file, name, x0)
 
 
+def task_of(settings: Mapping[str, Any], what: str | None, command: str) -> Task:
+    """The problem of a run folder. A folder may come from anywhere, so no code that it names is run unasked; `command`
+    is how to ask."""
+    if what is not None:
+        return find(what)
+    about = settings.get("problem")
+    about = about if isinstance(about, Mapping) else {}
+    if about.get("kind") == "gallery" and isinstance(about.get("name"), str):
+        options = about.get("options")
+        return _of_gallery(about["name"], dict(options) if isinstance(options, Mapping) else {})
+    known = f"{about['file']}:{about.get('name', 'problem')}" if isinstance(about.get("file"), str) else "FILE.py:NAME"
+    raise WrongInput(
+        "this is a run of a problem in a file, and Lariax runs no code that a folder names. Name it yourself: "
+        + command.format(known)
+    )
+
+
 def split(what: str) -> tuple[Path | None, str]:
     """The file and the name in it; no file: the gallery."""
     if what.endswith(".py"):

@@ -23,7 +23,7 @@ history as its least entry, its largest entry and its length.
 """
 
 from lariax.runs._json import RunFolderError, certificate_to_json, dumps, plain
-from lariax.runs._read import load
+from lariax.runs._read import load, load_settings
 from lariax.runs._saved import SavedRun, leaves_of, lines_of, saved, versions
 from lariax.runs._write import Claim, claim, fresh_name, keep_certificate, save
 
@@ -39,6 +39,7 @@ __all__ = [
     "leaves_of",
     "lines_of",
     "load",
+    "load_settings",
     "plain",
     "save",
     "saved",

@@ -36,6 +36,15 @@ def load(folder: str | Path) -> SavedRun:
         raise RunFolderError(f"{path} cannot be read: {error.strerror or error}.") from error
 
 
+def load_settings(folder: str | Path) -> dict[str, Any]:
+    """What a run was asked for, also of one that has not ended."""
+    path = Path(folder)
+    try:
+        return _json(path / "settings.json")
+    except (RunFolderError, OSError) as error:
+        raise RunFolderError(f"{path} is not the folder of a run that could go on: {error}") from error
+
+
 def _load(path: Path) -> SavedRun:
     head = _head(path)
     history = _history(path / "history.jsonl", head.count("records"))
@@ -57,7 +66,8 @@ def _head(path: Path) -> Reader:
     if not (path / "run.json").exists():
         if (path / "settings.json").exists():
             raise RunFolderError(
-                "there is no run.json, so the run has not ended, or was killed before it could write its answer."
+                "there is no run.json, so the run has not ended, or was killed before it could write its answer. "
+                f"`lariax solve --resume {path}` goes on with it."
             )
         raise RunFolderError("this is not the folder of a run: there is no run.json. `lariax solve` makes one.")
     head = Reader(_json(path / "run.json"), "run.json")

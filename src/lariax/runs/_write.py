@@ -22,13 +22,15 @@ FORMAT, VERSION = "lariax run", 1
 
 @dataclass(frozen=True)
 class Claim:
-    """A new folder that is ours, made before the run so that a bad place is found out early."""
+    """A folder that is ours, made before the run so that a bad place is found out early."""
 
     folder: Path
     made: tuple[Path, ...] = ()  # folders above it that were not there before
+    is_new: bool = False
 
     def write(self, run: SavedRun) -> Path:
-        """All files, `run.json` last."""
+        """All files, `run.json` last; in a folder of a run that goes on, in the place of what was there."""
+        (self.folder / "run.json").unlink(missing_ok=True)
         leaves = [("x", path, array) for path, array in run.x.items()]
         leaves += [("multipliers", name, array) for name, array in run.multipliers.items()]
         keys = [f"array{i}" for i in range(len(leaves))]
@@ -75,7 +77,7 @@ def claim(folder: str | Path) -> Claim:
         path.mkdir()
     except OSError as error:
         raise RunFolderError(f"cannot make the folder {path}: {error.strerror}.") from error
-    return Claim(path, made)
+    return Claim(path, made, is_new=True)
 
 
 def fresh_name(parent: str | Path, name: str) -> Path:
