@@ -84,6 +84,11 @@ METHODS = {
         ),
         1,
     ),
+    "TrackedLagrangian": (
+        lx.TrackedLagrangian(),
+        lambda x: lt.TrackedLagrangian([{"params": [x], "within": lx.sets.Box(-1.5, 1.2)}], CONSTRAINTS),
+        2,
+    ),
 }
 
 

@@ -7,5 +7,6 @@ for batch in loader:
 
 from lariax.torch._constraints import AtLeast, AtMost, Equal, Indexed, Proxy
 from lariax.torch._penalty import DualPenalty, QuadraticPenalty
+from lariax.torch._tracked import TrackedLagrangian
 
-__all__ = ["AtLeast", "AtMost", "DualPenalty", "Equal", "Indexed", "Proxy", "QuadraticPenalty"]
+__all__ = ["AtLeast", "AtMost", "DualPenalty", "Equal", "Indexed", "Proxy", "QuadraticPenalty", "TrackedLagrangian"]

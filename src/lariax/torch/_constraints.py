@@ -134,6 +134,9 @@ class Seen(NamedTuple):
     slopes: list[Tensor]  # what gradients are taken of, constraint by constraint, the indexed ones last
     indexed: list[tuple[Tensor, Tensor]]  # residuals and example numbers of the indexed constraints
 
+    def without_graph(self) -> "Seen":
+        return self._replace(loss=self.loss.detach(), slopes=[])
+
 
 class Constraints:
     """The constraints of a problem; shapes are learned from the closure's first answer."""
@@ -217,6 +220,14 @@ class Constraints:
             joined = residuals[0] if len(residuals) == 1 else torch.cat(residuals, dim=1)
         return Seen(count, loss, joined, slopes, indexed)
 
+    def slope_means(self, seen: Seen) -> Tensor:
+        """Means over the rows of what gradients are taken of, less the bounds, which have none."""
+        parts = []
+        for block, slope in zip(self.blocks, seen.slopes, strict=False):
+            mean = slope.mean(dim=0) if block.random else slope
+            parts.append(block.constraint.sign * mean.reshape(-1).to(self.dtype))
+        return torch.cat(parts)
+
     def cotangents(self, seen: Seen, weights: Tensor, indexed: list[Tensor], total: float) -> tuple[Any, Any]:
         """(outputs, weights of their entries) for the gradient of  (sum of f + r . w over the piece's rows) / total.
 
@@ -241,6 +252,12 @@ class Constraints:
         multipliers = torch.where(self.inequality, multipliers.clamp(min=0), multipliers)
         named = {b.name: b.constraint.sign * multipliers[b.rows].reshape(b.shape) for b in self.blocks}
         return {name: torch.where(y == 0, 0, y) for name, y in named.items()}  # no negative zeros
+
+    def values_by_name(self, residuals: Tensor) -> dict[str, Tensor]:
+        """Residuals in the user's own units and shapes."""
+        return {
+            b.name: b.constraint.sign * residuals[b.rows].reshape(b.shape) + self._bound(b.name) for b in self.blocks
+        }
 
     # --- inside
 

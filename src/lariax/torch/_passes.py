@@ -26,6 +26,15 @@ class Piece(NamedTuple):
     rows: slice | None  # among the rows of this process; None: not known before the closure has been called
 
 
+class Cut(NamedTuple):
+    """The pieces of a batch that are on this process, and what the groups are of the whole."""
+
+    pieces: list[Piece]
+    shares: list[float]
+    total: int
+    streamed: bool  # it came in several parts, of which one is to be in memory at a time
+
+
 class Space:
     """The parameters as a vector. On the CPU it is one flat tensor, on a GPU one tensor a parameter."""
 
@@ -89,6 +98,7 @@ class Passes:
     def __init__(self, space: Space, constraints: Constraints, model: torch.nn.Module | None) -> None:
         self.space, self.constraints, self.model = space, constraints, model
         self.params = space.params
+        self.rank = distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
         self.processes = (
             distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
         )
@@ -105,8 +115,8 @@ class Passes:
         """The batch as it came."""
         return [Piece(part, 0, None) for part in self.batches(batch)]
 
-    def cut(self, batch: Any) -> tuple[list[Piece], list[float]]:
-        """The batch cut into groups of (nearly) equal size, and the share of each in the whole."""
+    def cut(self, batch: Any) -> "Cut":
+        """The batch cut into groups of (nearly) equal size."""
         parts = self.batches(batch)
         counts = [rows_of(part) for part in parts]
         first, total = self.place(sum(counts))
@@ -121,7 +131,7 @@ class Passes:
                     rows = part if end - begin == count else rows_from(part, begin - at, end - at)
                     pieces.append(Piece(rows, group, slice(begin, end)))
             at += count
-        return pieces, [(high - low) / total for low, high in pairwise(bounds)]
+        return Cut(pieces, [(high - low) / total for low, high in pairwise(bounds)], total, len(parts) > 1)
 
     def call(self, closure: Closure, piece: Piece, *, graph: bool = True) -> Seen:
         count = None if piece.rows is None else piece.rows.stop - piece.rows.start
@@ -140,11 +150,19 @@ class Passes:
 
     def rows(self, closure: Closure, pieces: list[Piece]) -> Tensor:
         """Residuals of all rows, by forward passes that leave nothing behind."""
-        random = self.random_state()
-        with self.at([p.data for p in self.params]):
+        with self.undisturbed():
             local = torch.cat([self.call(closure, piece, graph=False).residuals for piece in pieces])
-        self.set_random_state(random)
         return self.gather(local)
+
+    @contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """Buffers and random numbers come out as they went in."""
+        random = self.random_state()
+        try:
+            with self.at([p.data for p in self.params]):
+                yield
+        finally:
+            self.set_random_state(random)
 
     @contextmanager
     def at(self, point: list[Tensor]) -> Iterator[None]:
@@ -185,14 +203,14 @@ class Passes:
                 f"the processes have batches of {all_counts} rows: they must be equal. Use a DistributedSampler with "
                 "drop_last=True."
             )
-        return distributed.get_rank() * count, sum(all_counts)
+        return self.rank * count, sum(all_counts)
 
     def own(self, total: int) -> slice:
         """Which of all rows are those of this process."""
         if self.processes == 1:
             return slice(0, total)
         each = total // self.processes
-        return slice(distributed.get_rank() * each, (distributed.get_rank() + 1) * each)
+        return slice(self.rank * each, (self.rank + 1) * each)
 
     def mean(self, value: Tensor) -> Tensor:
         """The mean over the processes."""

@@ -1,0 +1,238 @@
+"""What is too costly for every iteration: gradients row by row, the Jacobian, products with it.
+
+Row by row where that is cheap; for large models from the parts of a batch, which show the same less precisely.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+import torch
+from lariax.formulas import PROBES, Load, Shape, averaged, diagonal_shape, is_whitened, sizes, whitened
+from lariax.torch._constraints import Seen
+from lariax.torch._passes import Closure, Passes, rows_of
+from torch import Tensor
+
+ROW_ENTRIES = 2**25
+"""Rows times constraints times parameters up to which gradients are taken row by row,"""
+
+CHUNK_ENTRIES = 2**22
+"""and how many numbers of them are held at a time."""
+
+
+class Moments:
+    """Mean and spread of vectors, each the mean of `weight` independent ones."""
+
+    def __init__(self, like: Tensor) -> None:
+        self.parts, self.weight, self.squares = 0, 0.0, 0.0
+        self.mean = torch.zeros_like(like)
+
+    def add(self, vectors: Tensor, weight: float = 1.0) -> None:
+        """`vectors` has a leading axis."""
+        center = vectors.mean(dim=0)
+        own = float(torch.sum((vectors - center) ** 2)) * weight
+        self._merge(vectors.shape[0], weight * vectors.shape[0], center, own)
+
+    def _merge(self, parts: int, weight: float, mean: Tensor, squares: float) -> None:
+        total = self.weight + weight
+        apart = mean - self.mean
+        self.squares += squares + float(torch.sum(apart**2)) * self.weight * weight / total
+        self.mean = self.mean + apart * (weight / total)
+        self.parts, self.weight = self.parts + parts, total
+
+    def over(self, passes: Passes) -> "Moments":
+        """Of all processes together."""
+        if passes.processes > 1:
+            numbers = torch.tensor([self.parts, self.weight, self.squares], dtype=torch.float64)
+            everyone = passes.gather(numbers[None].to(self.mean.device)).cpu().tolist()
+            means = passes.gather(self.mean[None])
+            self.parts, self.weight, self.squares, self.mean = 0, 0.0, 0.0, torch.zeros_like(self.mean)
+            for (parts, weight, squares), mean in zip(everyone, means, strict=True):
+                self._merge(int(parts), weight, mean, squares)
+        return self
+
+    @property
+    def variance(self) -> float:
+        """Of a single one, in all entries together."""
+        return self.squares / max(self.parts - 1, 1)
+
+
+class Survey:
+    """Looks at a few batches at the current parameters; buffers and random numbers stay as they are.
+
+    `metric`, if there is one, gives the coordinates that gradients are meant in: entry by entry, metric * gradient.
+    """
+
+    def __init__(self, passes: Passes, closure: Closure, batches: list[Any], metric: Tensor | None) -> None:
+        self.passes, self.closure, self.batches, self.metric = passes, closure, batches, metric
+        self.space, self.constraints = passes.space, passes.constraints
+        like = self.space.params[0]
+        self.origin = torch.zeros(self.space.size, dtype=self.space.dtype, device=like.device)
+
+    # --- the objective
+
+    def objective(self, by_row: bool = True) -> Moments:
+        """The gradient of the objective, row by row where the closure gives its loss so."""
+        moments = Moments(self.origin)
+        with self.passes.undisturbed(), torch.enable_grad():
+            for batch in self.batches:
+                looks = self._looks(batch, cut=False)
+                if by_row and not all(seen.loss.ndim and self._cheap(seen.size, 1) for seen in looks):
+                    looks = self._looks(batch, cut=True)
+                for seen in looks:
+                    if by_row and seen.loss.ndim and self._cheap(seen.size, 1):
+                        for chunk in self._each(seen.loss):
+                            moments.add(chunk)
+                    else:
+                        moments.add(self._flat(_gradient(seen.loss.mean(), self.space.params))[None], seen.size)
+        return moments.over(self.passes)
+
+    def indexed_size(self, seed: int) -> float:
+        """The mean of ||J_i||^2 over the examples of indexed constraints, by one backward pass with random signs."""
+        total, count = self.origin, 0
+        generator = torch.Generator().manual_seed(seed * self.passes.processes + self.passes.rank)
+        with self.passes.undisturbed(), torch.enable_grad():
+            for seen in self._looks(self.batches[-1], cut=False):
+                slopes = seen.slopes[len(self.constraints.blocks) :]
+                signs = [torch.randint(0, 2, x.shape, generator=generator).to(x) * 2 - 1 for x in slopes]
+                mixed = torch.stack([(x * sign).sum() for x, sign in zip(slopes, signs, strict=True)]).sum()
+                total, count = total + self._flat(_gradient(mixed, self.space.params)), count + seen.size
+        total, rows = self.passes.total([total])[0], count * self.passes.processes
+        return max(float(torch.sum(total**2)) / rows, torch.finfo(total.dtype).tiny)
+
+    # --- the shape of the penalty
+
+    def shape(self, load: Load, before: Shape | None, seed: int) -> Shape:
+        """The shape at the current point; the Jacobian is averaged with the one before."""
+        rows = self.constraints.rows
+        if rows == 0:
+            none = np.zeros((0, 0))
+            return Shape(none, none, none, np.zeros((0, self.space.size)), np.zeros(0))
+        if not is_whitened(rows, self.space.size):
+            return self._diagonal(load, seed)
+        moments = self._jacobian()
+        jacobian = np.stack([each.mean.double().cpu().numpy() for each in moments])
+        variance = np.array([each.variance for each in moments])
+        error = variance / np.array([each.weight for each in moments])
+        if before is not None:
+            jacobian, error = averaged(np, before, jacobian, error)
+        return whitened(np, jacobian, error, variance, load)
+
+    def _jacobian(self) -> list[Moments]:
+        """The gradient of each row of the residuals, from sample to sample."""
+        moments = [Moments(self.origin) for _ in range(self.constraints.rows)]
+        with self.passes.undisturbed(), torch.enable_grad():
+            for batch in self.batches:
+                cut = not self._cheap(rows_of(batch, 1), self.constraints.rows)
+                for seen in self._looks(batch, cut=cut):
+                    self._add(seen, moments)
+        return [each.over(self.passes) for each in moments]
+
+    def _add(self, seen: Seen, moments: list[Moments]) -> None:
+        by_row = self._cheap(seen.size, self.constraints.rows)
+        for block, slope in zip(self.constraints.blocks, seen.slopes, strict=False):
+            columns = slope.reshape(seen.size if block.random else 1, block.size) * block.constraint.sign
+            for j in range(block.size):
+                target = moments[block.start + j]
+                if by_row and block.random:
+                    for chunk in self._each(columns[:, j]):
+                        target.add(chunk)
+                else:
+                    one = self._flat(_gradient(columns[:, j].mean(), self.space.params, keep=True))
+                    target.add(one[None], seen.size if block.random else 1)
+
+    def _diagonal(self, load: Load, seed: int) -> Shape:
+        """From products with J and J^T alone: J v is a difference of values, J^T w a backward pass.
+
+        ||J_i||^2 is taken to be the largest of (J_i v)^2 over a few normal v: rather too large, which slows a row down,
+        than too small, which would throw it off. The largest eigenvalue of the row-scaled J J^T comes from power steps.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        probes = [torch.randn(self.space.size, generator=generator).to(self.origin) for _ in range(PROBES)]
+        with self.passes.undisturbed():
+            along = np.stack([[self._forward(batch, v) for v in probes] for batch in self.batches])
+            alive, size = sizes(np, np.max(np.mean(along, axis=0) ** 2, axis=0))
+            variance = 0 * size
+            if len(self.batches) > 1:
+                variance = load.batch_size * np.mean(np.var(along, axis=0, ddof=1), axis=0)
+            vector, root = np.ones(self.constraints.rows), np.sqrt(size)
+            for _ in range(PROBES):
+                unit = vector / (np.linalg.norm(vector) + np.finfo(np.float64).tiny)
+                vector = self._forward(self.batches[0], self._backward(self.batches[0], unit / root)) / root
+        none = np.zeros((0, self.space.size))
+        return diagonal_shape(np, alive, size, variance, np.linalg.norm(vector), load, none)
+
+    def _forward(self, batch: Any, direction: Tensor) -> np.ndarray:
+        """J v, by a central difference."""
+        point = self.space.point()
+        x = torch.cat([part.reshape(-1) for part in point])
+        step = direction if self.metric is None else direction * self.metric
+        length = float(torch.linalg.vector_norm(step))
+        reach = torch.finfo(x.dtype).eps ** (1 / 3) * (1 + float(torch.linalg.vector_norm(x))) / max(length, 1e-30)
+        ends = []
+        for sign in (1, -1):
+            views = (x + sign * reach * step).split([p.numel() for p in self.space.params])
+            values = [v.view_as(p).to(p.dtype) for v, p in zip(views, self.space.params, strict=True)]
+            with self.passes.at(values):
+                looks = [self.passes.call(self.closure, piece, graph=False) for piece in self.passes.whole(batch)]
+            rows = sum(look.size for look in looks)
+            mean = sum((self.constraints.slope_means(look) * (look.size / rows) for look in looks), start=0.0)
+            ends.append(self.passes.mean(torch.as_tensor(mean)).double().cpu().numpy())
+        return (ends[0] - ends[1]) / (2 * reach)
+
+    def _backward(self, batch: Any, weights: np.ndarray) -> Tensor:
+        """J^T w."""
+        w = torch.as_tensor(weights).to(self.origin)
+        with torch.enable_grad():
+            looks = self._looks(batch, cut=False)
+            parts = [_gradient((self.constraints.slope_means(look) * w).sum(), self.space.params) for look in looks]
+        rows = sum(look.size for look in looks)
+        total = sum(
+            (self._flat(g) * (look.size / rows) for g, look in zip(parts, looks, strict=True)), start=self.origin
+        )
+        return self.passes.mean(total)
+
+    # --- inside
+
+    def _looks(self, batch: Any, cut: bool) -> list[Seen]:
+        """The batch as it came, or in at least two parts, which show its noise."""
+        pieces = self.passes.cut(batch).pieces if cut else self.passes.whole(batch)
+        return [self.passes.call(self.closure, piece) for piece in pieces]
+
+    def _cheap(self, rows: int, columns: int) -> bool:
+        return rows * max(columns, 1) * self.space.size <= ROW_ENTRIES
+
+    def _flat(self, gradients: Any) -> Tensor:
+        """One tensor a parameter, with a leading axis or without, as one flat tensor or as many as the axis is long."""
+        pairs = list(zip(gradients, self.space.params, strict=True))
+        lead = next((g.shape[: g.ndim - p.ndim] for g, p in pairs if g is not None), ())
+        full = [
+            self.origin.new_zeros(*lead, p.numel()) if g is None else g.to(self.origin.dtype).reshape(*lead, -1)
+            for g, p in pairs
+        ]
+        joined = torch.cat(full, dim=-1)
+        return joined if self.metric is None else joined * self.metric
+
+    def _each(self, output: Tensor) -> Iterator[Tensor]:
+        """Gradients of the entries of a vector, a chunk of them at a time."""
+        identity = torch.eye(output.shape[0], dtype=output.dtype, device=output.device)
+        for rows in identity.split(max(1, CHUNK_ENTRIES // self.space.size)):
+            yield self._flat(_batched(output, self.space.params, rows))
+
+
+def _gradient(output: Tensor, params: list[Tensor], keep: bool = True) -> tuple[Tensor | None, ...]:
+    return torch.autograd.grad(output, params, retain_graph=keep, allow_unused=True)
+
+
+def _batched(output: Tensor, params: list[Tensor], cotangents: Tensor) -> Any:
+    """Gradients for several cotangents at once; one after the other where an operation cannot be vectorised."""
+
+    def pull(rows: Tensor, batched: bool) -> tuple[Tensor | None, ...]:
+        return torch.autograd.grad(output, params, rows, retain_graph=True, allow_unused=True, is_grads_batched=batched)
+
+    try:
+        return pull(cotangents, True)
+    except RuntimeError:
+        each = [pull(row, False) for row in cotangents]
+        return [None if column[0] is None else torch.stack(column) for column in zip(*each, strict=True)]

@@ -1,0 +1,569 @@
+"""The self-tuned method as an optimizer.
+
+Vectors like the parameters stay on their device; everything else is a few numbers, kept on the host in double precision
+and turned over by the formulas that the core uses.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+import torch
+from lariax.formulas import (
+    EVERY,
+    OFTEN,
+    WINDOW,
+    Answers,
+    Curvature,
+    Filter,
+    Load,
+    believable,
+    gain,
+    lagged,
+    measured,
+    multiplier_bound,
+    next_refresh,
+    next_scale,
+    often_at,
+    penalty_for,
+    push,
+    rate_at,
+    remembered,
+    repelled,
+    signed,
+    step_for,
+    storm,
+    times,
+    updated,
+    variance_of_mean,
+    violation,
+)
+from lariax.torch._constraints import AbstractConstraint, Seen
+from lariax.torch._optimizer import AbstractConstrained
+from lariax.torch._passes import Closure, Cut, Vector, minus, weighted
+from lariax.torch._survey import Survey
+from lariax.torch._tuned import Choice, Groups, Tuned, Values, rows_times, sum_of_squares
+from torch import Tensor
+
+START_ROWS = 16  # rows that the start wants to see
+REFRESH_ROWS = 64  # rows that a refresh looks back on
+
+
+class TrackedLagrangian(AbstractConstrained):
+    """A single loop without settings: the method of `lariax.TrackedLagrangian`, which states the formulas.
+
+    A batch is seen in two halves, so that the noise of its gradients shows, and needs at least two rows. The first
+    calls only collect rows until there are 16; the parameters move from then on. A loss of one value a row lets the
+    start see its noise more precisely than a mean does.
+
+    Arguments:
+        params: the model, its parameters, or groups of them; a group may have `lr`, `within` (a set of `lariax.sets`)
+            and `regularizer` (a term of `lariax.prox`).
+        constraints: `Equal`, `AtMost` or `AtLeast` by name.
+        lr: multiplies the steps that the method finds by itself; for schedulers, and for groups of their own.
+        step_size: a fixed step instead of the controller's.
+        penalty: a fixed penalty, in units of the curvature of the objective, instead of the rule's.
+        gain_exponent: p for scheduled momenta (k + 1)^-p, instead of the measured ones.
+        one_backward: one backward pass a call: cheaper, and less accurate.
+        adaptive_metric: divide steps by the root mean square of each entry of the gradient, as Adam does.
+        population: the number of rows, where batches are drawn without replacement.
+        model: the module whose buffers (batch norm) are to be updated once a call, where `params` is not the model.
+
+    >>> import torch, lariax.torch as lt
+    >>> _ = torch.manual_seed(0)
+    >>> x = torch.zeros(2, requires_grad=True)
+    >>> def closure(z):
+    ...     return 0.5 * (x[0] ** 2 + (x[1] - 2) ** 2), {"line": x[0] + x[1] - 1 + 2 * z * (x[0] - x[1])}
+    >>> opt = lt.TrackedLagrangian([x], {"line": lt.Equal()})
+    >>> for _ in range(1000):
+    ...     loss = opt.step(closure, torch.randn(32))
+    >>> [round(value, 1) for value in x.tolist()]
+    [-0.5, 1.5]
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        constraints: Mapping[str, AbstractConstraint],
+        lr: float = 1.0,
+        *,
+        step_size: float | None = None,
+        penalty: float | None = None,
+        gain_exponent: float | None = None,
+        one_backward: bool = False,
+        adaptive_metric: bool = False,
+        population: int | None = None,
+        model: torch.nn.Module | None = None,
+    ) -> None:
+        super().__init__(
+            params, constraints, lr=lr, model=model, population=population, adaptive_metric=adaptive_metric
+        )
+        for name, value in (("step_size", step_size), ("penalty", penalty), ("gain_exponent", gain_exponent)):
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} must be positive, found {value}.")
+        self.step_size, self.penalty, self.gain_exponent = step_size, penalty, gain_exponent
+        self.one_backward = one_backward
+        info = torch.finfo(self.space.dtype)
+        self.tiny, self.eps = float(info.tiny), float(info.eps)
+        self.estimate: Vector = []
+        self.metric: Vector | None = None  # squares of it multiply steps
+        self.tuned: Tuned | None = None
+        self.recent: list[Any] = []  # batches that the start or the next refresh will look at
+        self.start = self.window = self.next_refresh = 0
+        self.lengths = (0.0, 0.0)  # eta and rho of the last move
+        self.indexed_penalty = (0.0, 0.0)  # for the estimate, and to come
+        self.rows = 0  # in a batch, over all processes
+        self.indexed_size = 1.0
+
+    # --- a call
+
+    @torch.no_grad()
+    def step(self, closure: Closure, batch: Any) -> Tensor:  # type: ignore[override]
+        cut = self.passes.cut(batch)
+        self.calls += 1
+        if self.tuned is None:
+            return self._collect(closure, batch, cut)
+        k = self.calls - self.start
+        fresh, stale, momentum, loss = self._iterate(closure, cut, float(k), self.tuned)
+        if k > self.next_refresh - self.window:
+            self.recent.append(batch)
+        if k == self.next_refresh:
+            if fresh is not None and stale is not None:
+                new = [storm(*each, momentum) for each in zip(fresh, stale, self.estimate, strict=True)]
+                torch._foreach_copy_(self.estimate, new)
+            self.tuned = self._refreshed(closure, self.tuned)
+            self.recent, self.next_refresh = [], int(next_refresh(np, k, self.start, self.window))
+            fresh = stale = None
+        self._move(self.tuned, fresh, stale, momentum)
+        return loss
+
+    def _iterate(
+        self, closure: Closure, cut: Cut, k: float, s: Tuned
+    ) -> tuple[Vector | None, Vector | None, float, Tensor]:
+        """The state after a batch, and (gradient at the current point, at the one before, momentum, loss).
+
+        Without gradients the step was refused, and the parameters are back where they were.
+        """
+        random = self.passes.random_state()
+        due = k < OFTEN or k % EVERY == 0
+        with self.passes.at(self.previous):
+            before, looks = self._then(closure, cut, s, due or not self.one_backward)
+        self.passes.set_random_state(random)
+        graphs = None if cut.streamed else [self.passes.call(closure, piece) for piece in cut.pieces]
+        rows = self.passes.rows(closure, cut.pieces) if graphs is None else self._gathered(graphs)
+        rate = rate_at(np, k)
+        values = self._values(s, self._gathered(looks).double().cpu().numpy(), rows.double().cpu().numpy(), k, rate)
+
+        own = self._sent(values.each_weights[self.passes.own(cut.total)])
+        sets: list[Choice] = [lambda i, look: (own[cut.pieces[i].rows], self._indexed(look, 1))]
+        if due:
+            fixed, following, common = (self._sent(w) for w in (s.weights, values.following, values.weights))
+            sets = [
+                lambda i, look: (fixed, self._indexed(looks[i], 0)),
+                lambda i, look: (following, self._indexed(look, 1)),
+                lambda i, look: (common, self._indexed(look, 1)),
+                *sets,
+            ]
+        (*others, now), present = self._backward(closure, cut, sets, graphs)
+        dx = minus(self.space.point(), self.space.pack(self.previous))
+        answers = None if before is None or not due else self._answers(others, before, dx, cut.shares)
+        if before is None or self.one_backward:
+            before = now  # a fresh measurement, of a gradient that is not followed
+        noise, rest, off, size, moved = self._numbers(now.mean, before, dx, cut.shares)
+
+        alpha = self._gain(s.of_gradient, k)
+        if self.one_backward:
+            alpha = max(alpha, min(1.0, 4 * s.scale))  # a mean that lags behind the steps would swing
+        curvature, drift = s.curvature, s.of_gradient.drift
+        if answers is not None:
+            curvature, drift = measured(np, curvature, drift, answers, often_at(np, k, rate), cut.total)
+        curvature = remembered(np, curvature, k)
+        of_gradient = updated(
+            s.of_gradient,
+            alpha,
+            rate,
+            noise=noise + self.eps**2 * rest,
+            drift=drift,
+            innovation=believable(np, s.of_gradient, off),
+        )
+        scale = next_scale(
+            np,
+            s.scale,
+            k,
+            rate,
+            s.shape,
+            left=violation(np, self.inequality, s.multipliers, s.constraints),
+            gain_of_step=moved / (self.lengths[0] ** 2 * s.of_gradient.error + self.tiny),
+            error=s.of_constraints.error,
+            of_gradient=(curvature.drift, alpha, of_gradient.noise),
+            of_constraints=(values.of_constraints.drift, values.alpha, values.of_constraints.noise),
+            tiny=self.tiny,
+        )
+        if self.one_backward:  # gradient noise that is not averaged away moves x, whatever it looks like from inside
+            scale = min(scale, (1 + k / WINDOW) ** (-2 / 3))
+        loss = self._loss(present, cut)
+        limit = 10 * (np.sqrt(rest) + np.sqrt(s.of_gradient.noise) + push(np, s.shape, values.weights - s.weights))
+        sound = np.isfinite(size + of_gradient.error + curvature.largest + np.sum(values.constraints))
+        if not (sound and np.sqrt(size) <= limit):
+            self.tuned = s._replace(scale=max(s.scale / 4, 1e-8), backed_off=s.backed_off + 1)
+            torch._foreach_copy_(self.space.params, self.previous)
+            self.exact = {}
+            return None, None, alpha, loss
+        self.tuned = s._replace(
+            constraints=values.constraints,
+            multipliers=values.multipliers,
+            weights=values.weights,
+            of_gradient=of_gradient,
+            of_constraints=values.of_constraints,
+            curvature=curvature,
+            scale=scale,
+        )
+        self._move_indexed(present, s)
+        return now.mean, before.mean, alpha, loss
+
+    # --- looking
+
+    def _then(self, closure: Closure, cut: Cut, s: Tuned, gradients: bool) -> tuple[Groups | None, list[Seen]]:
+        """At the previous point, with the weights that belong to it."""
+        if not gradients:
+            return None, [self.passes.call(closure, piece, graph=False) for piece in cut.pieces]
+        weights = self._sent(s.weights)
+        groups, looks = self._backward(closure, cut, [lambda i, look: (weights, self._indexed(look, 0))], None)
+        return groups[0], looks
+
+    def _backward(
+        self, closure: Closure, cut: Cut, sets: list[Choice], graphs: list[Seen] | None
+    ) -> tuple[list[Groups], list[Seen]]:
+        """Gradients of the Lagrangian for several sets of weights, group by group; and what was seen."""
+        looks = []
+        sums: list[list[list[Vector]]] = [[[] for _ in cut.shares] for _ in sets]
+        for i, piece in enumerate(cut.pieces):
+            look = self.passes.call(closure, piece) if graphs is None else graphs[i]
+            total = cut.shares[piece.group] * cut.total
+            for j, choose in enumerate(sets):
+                weights, indexed = choose(i, look)
+                parts = sums[j][piece.group]
+                parts.append(self.passes.pull(look, weights, indexed, total, keep=j + 1 < len(sets)))
+                if len(parts) == 2:
+                    parts[:] = [weighted(parts, [1.0, 1.0])]
+            looks.append(look.without_graph())
+        groups = []
+        for parts_of in sums:
+            each = [self.passes.total(parts[0] if parts else self.space.zeros()) for parts in parts_of]
+            groups.append(Groups(each, weighted(each, cut.shares)))
+        return groups, looks
+
+    def _gathered(self, looks: list[Seen]) -> Tensor:
+        rows = [look.residuals for look in looks]
+        return self.passes.gather(rows[0] if len(rows) == 1 else torch.cat(rows))
+
+    def _loss(self, looks: list[Seen], cut: Cut) -> Tensor:
+        local = sum(look.size for look in looks)
+        parts = [look.loss.detach().mean() * (look.size / local) for look in looks]
+        return self.passes.mean(torch.stack(parts).sum())
+
+    def _sent(self, weights: np.ndarray) -> Tensor:
+        return torch.from_numpy(weights).to(self.constraints.device, self.space.dtype)
+
+    # --- the numbers
+
+    def _values(self, s: Tuned, c0: np.ndarray, c1: np.ndarray, k: float, rate: Any) -> Values:
+        """Constraint values, multipliers and weights, on the host."""
+        shape, rho, rows = s.shape, self.lengths[1], c0.shape[0]
+        alpha = self._gain(s.of_constraints, k)
+        each = storm(c1, c0, s.constraints, alpha)
+        constraints = np.mean(each, axis=0)
+        others = (rows * constraints - each) / (rows - 1)
+        if self.population is not None:
+            others = np.where(self.random, repelled(others, each, self.population), others)
+
+        def respond(values: np.ndarray) -> np.ndarray:
+            """What a change of the constraint values does to the weights: the penalty's answer and the multiplier's."""
+            return rho * (rows_times(shape.penalty, values) + s.scale * rows_times(shape.dual, values))
+
+        multipliers = self._signed(s.multipliers + s.scale * rho * times(np, shape.dual, constraints))
+        bound = multiplier_bound(np, shape, multipliers, s.force, self.tiny)
+        each_weights = self._signed(bound * s.multipliers + respond(others))
+        mean0, change = np.mean(c0, axis=0), c1 - c0
+        following = s.weights + respond(np.mean(change, axis=0))
+        of_constraints = updated(
+            s.of_constraints,
+            alpha,
+            rate,
+            noise=variance_of_mean(np, c0) + (self.eps * mean0) ** 2,
+            drift=lagged(s.of_constraints.drift, variance_of_mean(np, change), rate),
+            innovation=believable(np, s.of_constraints, (mean0 - s.constraints) ** 2),
+        )
+        return Values(
+            constraints,
+            bound * multipliers,
+            each_weights,
+            np.mean(each_weights, axis=0),
+            np.where(self.inequality & (s.weights <= 0), 0, following),
+            of_constraints,
+            alpha,
+        )
+
+    def _numbers(self, fresh: Vector, before: Groups, dx: Vector, shares: list[float]) -> list[float]:
+        """Noise of a batch's gradient, ||it||^2, its distance to the estimate squared; ||gradient now||^2, ||dx||^2."""
+        mean = before.mean
+        return torch.stack(
+            [
+                self._spread(before.each, mean, shares),
+                self._square(mean),
+                self._square(minus(mean, self.estimate)),
+                self._square(fresh),
+                self._length(dx),
+            ]
+        ).tolist()
+
+    def _answers(self, others: list[Groups], before: Groups, dx: Vector, shares: list[float]) -> Answers:
+        """How the gradient answers to the step, with fixed weights, weights that follow, and the new ones."""
+        fixed, follow, full = others
+        at_fixed, at_follow = minus(fixed.mean, before.mean), minus(follow.mean, before.mean)
+        if self.one_backward:  # the estimate does not follow the moves, so all of a move is drift
+            of_step, of_weights = self._square(at_follow), self._square(minus(full.mean, follow.mean))
+        else:
+            moves = [minus(a, b) for a, b in zip(follow.each, before.each, strict=True)]
+            turns = [minus(a, b) for a, b in zip(full.each, follow.each, strict=True)]
+            of_step = self._spread(moves, at_follow, shares)
+            of_weights = self._spread(turns, minus(full.mean, follow.mean), shares)
+        along = torch.stack([torch.sum(a * b) for a, b in zip(dx, at_follow, strict=True)]).sum()
+        size = self._length(self.space.pack(self.previous))
+        numbers = [self._length(dx), size, self._square(at_fixed), along, self._square(at_follow), of_step, of_weights]
+        length, size, *rest = torch.stack(numbers).tolist()
+        length += self.tiny
+        return Answers(length, length > (1e-12 * (1 + size**0.5)) ** 2, *rest)
+
+    def _square(self, vector: Vector) -> Tensor:
+        """||gradient||^2, in the coordinates of the metric."""
+        if self.metric is not None:
+            vector = [x * m for x, m in zip(vector, self.metric, strict=True)]
+        return sum_of_squares(vector)
+
+    def _length(self, move: Vector) -> Tensor:
+        """||dx||^2, likewise."""
+        if self.metric is not None:
+            move = [x / m for x, m in zip(move, self.metric, strict=True)]
+        return sum_of_squares(move)
+
+    def _spread(self, each: list[Vector], mean: Vector, shares: list[float]) -> Tensor:
+        """The variance of the mean of groups of nearly equal size, in all entries together."""
+        if len(each) == 2:
+            return shares[0] * shares[1] * self._square(minus(each[0], each[1]))
+        parts = [share * self._square(minus(one, mean)) for one, share in zip(each, shares, strict=True)]
+        return torch.stack(parts).sum() / (len(each) - 1)
+
+    def _gain(self, filter: Filter, k: float) -> Any:
+        if self.gain_exponent is None:
+            return gain(filter)
+        return (k + 1) ** -self.gain_exponent + 0 * filter.error
+
+    def _lengths(self, s: Tuned) -> tuple[float, float]:
+        """eta and rho."""
+        rho = 0.0
+        if s.constraints.size:
+            pushed = push(np, s.shape, times(np, s.shape.penalty, s.constraints))
+            rho = penalty_for(np, s.curvature, s.force, pushed, self.tiny)
+            rho = rho if self.penalty is None else self.penalty * s.curvature.largest
+        stiff = rho + (s.curvature.largest if self.indexed else 0.0)
+        eta = step_for(np, s.curvature, s.scale, stiff, self.tiny)
+        return float(eta if self.step_size is None else self.step_size), float(rho)
+
+    def _signed(self, weights: np.ndarray) -> np.ndarray:
+        return signed(np, self.inequality, weights)
+
+    # --- moving
+
+    def _move(self, s: Tuned, fresh: Vector | None, stale: Vector | None, momentum: float) -> None:
+        self.lengths = self._lengths(s)
+        scaling = None if self.metric is None else [m**2 for m in self.metric]
+        self.advance(self.estimate, fresh, stale, momentum, self.lengths[0], scaling)
+
+    def _indexed(self, look: Seen, which: int) -> list[Tensor]:
+        return self.indexed_weights(look.indexed, self.indexed_penalty[which], which) if self.indexed else []
+
+    def _move_indexed(self, looks: list[Seen], s: Tuned) -> None:
+        if self.indexed:
+            self.move_indexed([look.indexed for look in looks], float(s.scale) * self.indexed_penalty[1])
+            self.indexed_penalty = (self.indexed_penalty[1], float(s.curvature.largest) / self.indexed_size)
+
+    # --- the start, and now and then
+
+    def _collect(self, closure: Closure, batch: Any, cut: Cut) -> Tensor:
+        """Until there are enough rows to start from."""
+        if self.calls == 1:
+            self.rows, self.start = cut.total, -(-START_ROWS // cut.total)
+            self.window = 1 << (max(REFRESH_ROWS // cut.total, 1).bit_length() - 1)
+        self.recent.append(batch)
+        if self.calls == self.start:
+            self.tuned, loss = self._started(closure, self.passes.cut(self.recent[0]))
+            self.next_refresh = int(next_refresh(np, 0, self.start, self.window))
+            self.recent = self.recent[len(self.recent) - max(self.window - self.next_refresh, 0) :]
+            self._move(self.tuned, None, None, 1.0)
+            return loss
+        with self.passes.undisturbed():
+            return self._loss([self.passes.call(closure, piece, graph=False) for piece in cut.pieces], cut)
+
+    def _started(self, closure: Closure, cut: Cut) -> tuple[Tuned, Tensor]:
+        """From all batches collected; gradients and values from the first."""
+        passes = self.passes
+        rows = passes.rows(closure, cut.pieces).double().cpu().numpy()
+        self._lay_out()
+        if self.adaptive_metric:
+            self.metric = [torch.ones_like(part) for part in self.space.zeros()]
+        self.indexed_size = self._indexed_size(closure)
+        largest = self._bend(closure, cut)
+
+        # noise of values and gradients over all batches
+        objective = self._survey(closure).objective()
+        force = float(sum_of_squares([objective.mean]))
+        all_rows = [passes.rows(closure, passes.whole(batch)).double().cpu().numpy() for batch in self.recent]
+        each_row = np.concatenate(all_rows)
+        value_noise = each_row.shape[0] / cut.total * variance_of_mean(np, each_row)
+        load = Load(~self.inequality, largest, force, objective.variance / cut.total, value_noise, cut.total)
+        shape = self._survey(closure).shape(load, None, 0)
+
+        constraints = np.mean(rows, axis=0)
+        others = (cut.total * constraints - rows) / (cut.total - 1)
+        if self.population is not None:
+            others = np.where(self.random, repelled(others, rows, self.population), others)
+        each = self._signed(largest * rows_times(shape.penalty, others))
+        own = self._sent(each[passes.own(cut.total)])
+        self.indexed_penalty = (largest / self.indexed_size,) * 2
+        sets: list[Choice] = [lambda i, look: (own[cut.pieces[i].rows], self._indexed(look, 1))]
+        (first,), looks = self._backward(closure, cut, sets, None)
+        self.estimate = first.mean
+        noise = float(self._spread(first.each, first.mean, cut.shares))
+        tuned = Tuned(
+            constraints,
+            np.zeros_like(constraints),
+            np.mean(each, axis=0),
+            Filter.fresh(noise),
+            Filter.fresh(value_noise),
+            Curvature(largest, largest**2, largest, largest**2, 0.0),
+            0.1,
+            force,
+            shape,
+        )
+        self._move_indexed(looks, tuned)
+        return tuned, self._loss(looks, cut)
+
+    def _bend(self, closure: Closure, cut: Cut) -> float:
+        """The curvature of the objective, from a short step along its gradient."""
+        space, nothing = self.space, self._sent(np.zeros(self.constraints.rows))
+        plain: list[Choice] = [lambda i, look: (nothing, [torch.zeros_like(residual) for residual, _ in look.indexed])]
+        point = space.point()
+        with self.passes.undisturbed():
+            slope = self._backward(closure, cut, plain, None)[0][0].mean
+        size, steep = (float(torch.sqrt(sum_of_squares(v))) for v in (point, slope))
+        reach = 100 * self.eps**0.5 * (1 + size) / (steep + self.tiny)
+        probe = space.views([x - reach * g for x, g in zip(point, slope, strict=True)])
+        with self.passes.undisturbed(), self.passes.at([v.to(p) for v, p in zip(probe, space.params, strict=True)]):
+            beyond = self._backward(closure, cut, plain, None)[0][0].mean
+        bend = float(torch.sqrt(sum_of_squares(minus(beyond, slope)))) / (reach * steep + self.tiny)
+        return max(bend, 1e-3 * steep / (1 + size))
+
+    def _refreshed(self, closure: Closure, s: Tuned) -> Tuned:
+        """The shape of the penalty, the size of the objective's gradient and the metric, anew."""
+        if self.metric is not None:
+            s = self._remeasured(closure, s, self.metric)
+        survey = self._survey(closure)
+        slope = survey.objective(by_row=False).mean
+        active = ~self.inequality | (s.multipliers > 0) | (s.constraints > 0)
+        load = Load(active, s.curvature.largest, s.force, s.of_gradient.noise, s.of_constraints.noise, self.rows)
+        if self.indexed:
+            self.indexed_size = self._indexed_size(closure)
+        force = np.maximum(0.8 * s.force, float(sum_of_squares([slope])))
+        return s._replace(shape=survey.shape(load, s.shape, self.calls), force=force)
+
+    def _remeasured(self, closure: Closure, s: Tuned, before: Vector) -> Tuned:
+        """Adam's scaling, as in the core: an ordinary step in coordinates x / metric with metric^2 = 1 / rms. What is
+        kept in those coordinates is carried over; the estimate is kept in those of x."""
+        weights, squares, count = self._sent(s.weights), self.space.zeros(), 0
+        sets: list[Choice] = [lambda i, look: (weights, self._indexed(look, 1))]
+        with self.passes.undisturbed():
+            for batch in self.recent:
+                for group in self._backward(closure, self.passes.cut(batch), sets, None)[0][0].each:
+                    torch._foreach_addcmul_(squares, group, group)
+                    count += 1
+        rms = [torch.sqrt(total / count) for total in squares]
+        middle = sum(float(part.sum()) for part in rms) / self.space.size
+        wanted = [torch.sqrt(middle / (part + 1e-3 * middle + self.tiny)) for part in rms]
+        self.metric = [
+            torch.sqrt(old * new) for old, new in zip(before, wanted, strict=True)
+        ]  # halfway: looks are noisy
+        change = torch.cat([(new / old).reshape(-1) for new, old in zip(self.metric, before, strict=True)])
+        size = float(torch.mean(change**2))
+        powers = zip(s.curvature, (1, 2, 1, 2, 1), strict=True)
+        jacobian = s.shape.jacobian * change.double().cpu().numpy()
+        return s._replace(
+            of_gradient=Filter(*(value * size for value in s.of_gradient)),
+            curvature=Curvature(*(value * size**power for value, power in powers)),
+            force=s.force * size,
+            shape=s.shape._replace(jacobian=jacobian),
+        )
+
+    def _survey(self, closure: Closure) -> Survey:
+        metric = None if self.metric is None else torch.cat([part.reshape(-1) for part in self.metric])
+        return Survey(self.passes, closure, self.recent, metric)
+
+    def _indexed_size(self, closure: Closure) -> float:
+        """The mean of ||J_i||^2 over examples, from one backward pass with random signs."""
+        return self._survey(closure).indexed_size(self.calls) if self.indexed else 1.0
+
+    def _lay_out(self) -> None:
+        blocks = self.constraints.blocks
+        self.inequality = self.constraints.inequality.cpu().numpy()
+        self.random = np.array([block.random for block in blocks for _ in range(block.size)], bool)
+
+    # --- what it knows
+
+    def _named_multipliers(self) -> dict[str, Tensor]:
+        return {} if self.tuned is None else self.constraints.by_name(self._sent(self.tuned.weights))
+
+    def observe(self) -> dict[str, float]:
+        """Numbers worth plotting. They never feed back."""
+        if self.tuned is None:
+            return {}
+        s = self.tuned
+        return {
+            "step_size": self.lengths[0],
+            "penalty": self.lengths[1],
+            "gain": float(self._gain(s.of_gradient, float(self.calls - self.start))),
+            "curvature": float(s.curvature.largest),
+            "scale": float(s.scale),
+            "gradient_error": float(np.sqrt(s.of_gradient.error)),
+            "constraint_error": float(np.sqrt(np.sum(s.of_constraints.error))),
+            "backed_off": s.backed_off,
+        }
+
+    @property
+    def values(self) -> dict[str, Tensor]:
+        """The tracked estimates of the constraints' means, by name, in their own units."""
+        return {} if self.tuned is None else self.constraints.values_by_name(self._sent(self.tuned.constraints))
+
+    def _export(self) -> dict[str, Any]:
+        return {
+            "estimate": self.estimate,
+            "metric": self.metric,
+            "tuned": None if self.tuned is None else self.tuned.leaves(),
+            "recent": list(self.recent),
+            "rhythm": [self.rows, self.start, self.window, self.next_refresh],
+            "lengths": list(self.lengths),
+            "indexed_penalty": [*self.indexed_penalty, self.indexed_size],
+        }
+
+    def _import(self, saved: dict[str, Any]) -> None:
+        device = self.space.params[0].device
+        self.estimate = [part.to(device) for part in saved["estimate"]]
+        self.metric = None if saved["metric"] is None else [part.to(device) for part in saved["metric"]]
+        self.recent = list(saved["recent"])
+        self.rows, self.start, self.window, self.next_refresh = saved["rhythm"]
+        self.lengths = tuple(saved["lengths"])
+        *penalties, self.indexed_size = saved["indexed_penalty"]
+        self.indexed_penalty = tuple(penalties)
+        self.tuned = None if saved["tuned"] is None else Tuned.of(saved["tuned"])
+        if self.tuned is not None:
+            self._lay_out()
