@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
 
 import lariax as lx
 import lariax.torch as lt
-import torch
 
 A = np.linspace(1.0, 2.0, 5)
 BATCH = 8
@@ -35,8 +35,7 @@ def closure_for(x):
     return closure
 
 
-@pytest.fixture(scope="module")
-def problem():
+def make_problem():
     """Equalities and inequalities, scalars and vectors, with samples and without. No random one starts with a slack,
     which would make the sign of its first residual one of rounding."""
     return lx.Problem(
@@ -50,6 +49,11 @@ def problem():
         },
         within=lx.sets.Box(-1.5, 1.2),
     )
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return make_problem()
 
 
 CONSTRAINTS = {

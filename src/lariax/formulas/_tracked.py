@@ -13,6 +13,7 @@ EVERY = 8  # iterations between two measurements of drift and curvature,
 OFTEN = 64  # after this many iterations in which they are measured each time
 HASTE = 4.0  # in the first thousand iterations steps may be this much noisier: arriving comes before averaging
 FAR = 10.0  # a remembered curvature this many times the recent ones is not believed much longer
+LEAST = 0.02  # a penalty is at least this share of L: otherwise a start at a minimum of f would stay there
 FORCE = 4.0  # ||J^T y|| stays below FORCE times the recent maximum of ||grad f||, a penalty step below half of that
 
 
@@ -49,8 +50,9 @@ def often_at(xp: Any, k: Any, rate: Any) -> Any:
 
 
 def penalty_for(xp: Any, curvature: Curvature, force: Any, pushed: Any, tiny: Any) -> Any:
-    """rho = min(L, FORCE/2 ||grad f|| / ||J^T M u||), for pushed = ||J^T M u||."""
-    return xp.minimum(curvature.largest, FORCE / 2 * xp.sqrt(force) / (pushed + tiny))
+    """rho = min(L, FORCE/2 ||grad f|| / ||J^T M u||), for pushed = ||J^T M u||; and a little where grad f vanishes."""
+    largest = curvature.largest
+    return xp.minimum(largest, xp.maximum(FORCE / 2 * xp.sqrt(force) / (pushed + tiny), LEAST * largest))
 
 
 def step_for(xp: Any, curvature: Curvature, scale: Any, rho: Any, tiny: Any) -> Any:

@@ -298,9 +298,10 @@ class TrackedLagrangian(AbstractMethod):
         slopes = oracle.group_gradients(look, nothing)
         slope = jnp.mean(slopes, axis=0)
 
-        # curvature of the objective, from a short step along its gradient
+        # curvature of the objective, from a short step along its gradient, or anywhere if it has none
         size, steep = 1 + jnp.linalg.norm(point), jnp.linalg.norm(slope)
-        probe = -100 * jnp.sqrt(_eps(oracle)) * size / (steep + _tiny(oracle)) * slope
+        along = jnp.where(steep > 0, slope / (steep + _tiny(oracle)), point.size**-0.5)
+        probe = -100 * jnp.sqrt(_eps(oracle)) * size * along
         beyond = oracle.group_gradients(oracle.look_in_groups(point + probe, batch, parts), nothing)
         bend = jnp.linalg.norm(jnp.mean(beyond, axis=0) - slope) / (jnp.linalg.norm(probe) + _tiny(oracle))
         largest = jnp.maximum(bend, 1e-3 * steep / size)

@@ -1,16 +1,20 @@
 """What the optimizers have in common: parameters and their groups, moves, states that can be saved."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
+
 from lariax.formulas import storm
 from lariax.torch._constraints import AbstractConstraint, Constraints
 from lariax.torch._passes import Closure, Passes, Space, Vector
 from lariax.torch._proximal import Proximal, is_separable, proximal_of
-from torch import Tensor
 
 OBJECTS = ("within", "regularizer")  # entries of a group that are not saved
+
+
+Move = Callable[[Tensor, Tensor], Tensor | float]
 
 
 class AbstractConstrained(torch.optim.Optimizer):
@@ -49,9 +53,9 @@ class AbstractConstrained(torch.optim.Optimizer):
         self.previous: list[Tensor] = []
         self.exact: dict[int, Tensor] = {}  # parameters of low precision with their long tail, by number
         self.indexed = [
-            torch.zeros((2, c.indexed or 0), dtype=dtype, device=trained[0].device)
+            torch.zeros((4, c.indexed or 0), dtype=dtype, device=trained[0].device)
             for c in self.constraints.indexed.values()
-        ]  # multipliers of the training examples: those of the estimate, and those to come
+        ]  # for each training example: y of the estimate, y to come, the weight at the last visit, the number of visits
         self.changed: list[Tensor | None] = [None] * len(self.indexed)  # the examples in which they differ
         self.calls = 0
 
@@ -68,7 +72,7 @@ class AbstractConstrained(torch.optim.Optimizer):
     def multipliers(self) -> dict[str, Tensor]:
         """By name, with L = f + sum y . value: >= 0 for AtMost, <= 0 for AtLeast."""
         own = zip(self.constraints.indexed.items(), self.indexed, strict=True)
-        return {**self._named_multipliers(), **{name: c.sign * y[1] for (name, c), y in own}}
+        return {**self._named_multipliers(), **{name: c.sign * y[2] for (name, c), y in own}}
 
     def _named_multipliers(self) -> dict[str, Tensor]:
         raise NotImplementedError
@@ -153,16 +157,17 @@ class AbstractConstrained(torch.optim.Optimizer):
             weights.append(weight.clamp(min=0) if constraint.inequality else weight)
         return weights
 
-    def move_indexed(self, seen: list[list[tuple[Tensor, Tensor]]], length: float) -> None:
-        """y <- [y + length r] for the examples of the batch; what they were belongs to the estimate until then."""
+    def move_indexed(self, seen: list[list[tuple[Tensor, Tensor]]], penalty: float, move: Move) -> None:
+        """y <- [y + move(r, visits)] for the examples of the batch; the old y belongs to the estimate until then."""
         for i, constraint in enumerate(self.constraints.indexed.values()):
             residual = self.passes.gather(torch.cat([piece[i][0] for piece in seen]))
             index = self.passes.gather(torch.cat([piece[i][1] for piece in seen]))
             y, changed = self.indexed[i], self.changed[i]
             if changed is not None:
                 y[0][changed] = y[1][changed]
-            new = y[1][index] + length * residual
-            y[1][index] = new.clamp(min=0) if constraint.inequality else new
+            y[3][index] += 1
+            for row, new in ((2, y[1][index] + penalty * residual), (1, y[1][index] + move(residual, y[3][index]))):
+                y[row][index] = new.clamp(min=0) if constraint.inequality else new
             self.changed[i] = index
 
     # --- saving

@@ -6,18 +6,25 @@ A batch is seen in pieces. With several processes each has pieces of one large b
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any, NamedTuple
-
-import torch.distributed as distributed
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from typing import Any, NamedTuple, TypeVar
 
 import torch
-from lariax.torch._constraints import Constraints, Seen
+import torch.distributed as distributed
 from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+
+from lariax.torch._constraints import Constraints, Seen
 
 Closure = Callable[[Any], tuple[Tensor, dict[str, Any]]]
 Vector = list[Tensor]
 """Something like the parameters: one flat tensor, or one for each of them (`Space`)."""
+
+
+Looked = TypeVar("Looked")
+
+
+class GraphUsedOnce(Exception):
+    """The graph of a compiled model was to be used twice, and cannot."""
 
 
 class Piece(NamedTuple):
@@ -98,6 +105,7 @@ class Passes:
     def __init__(self, space: Space, constraints: Constraints, model: torch.nn.Module | None) -> None:
         self.space, self.constraints, self.model = space, constraints, model
         self.params = space.params
+        self.single_use = False
         self.rank = distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
         self.processes = (
             distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
@@ -143,8 +151,45 @@ class Passes:
     def pull(self, seen: Seen, weights: Tensor, indexed: list[Tensor], total: float, keep: bool = False) -> Vector:
         """This piece's part of the mean of  grad f + J^T w  over `total` rows: one backward pass."""
         outputs, cotangents = self.constraints.cotangents(seen, weights, indexed, total)
-        gradients = torch.autograd.grad(outputs, self.params, cotangents, retain_graph=keep, allow_unused=True)
-        return self.space.pack(gradients)
+        return self.space.pack(self.gradient(outputs, cotangents, keep))
+
+    def copies(
+        self, closure: Closure, piece: Piece, count: int, seen: Seen | None = None
+    ) -> Iterator[tuple[Seen, bool]]:
+        """What `count` backward passes start from, and whether it is to be kept for another: one forward pass, or,
+        where its graph can be used once (a compiled model), as many with the same random numbers."""
+        if not self.single_use:
+            seen = self.call(closure, piece) if seen is None else seen
+            yield from ((seen, i + 1 < count) for i in range(count))
+            return
+        for _ in range(count - 1):
+            with self.undisturbed():
+                again = self.call(closure, piece)
+            yield again, False
+        yield self.call(closure, piece), False
+
+    def gradient(self, outputs: Any, cotangents: Any, keep: bool, batched: bool = False) -> Any:
+        try:
+            return torch.autograd.grad(
+                outputs, self.params, cotangents, retain_graph=keep, allow_unused=True, is_grads_batched=batched
+            )
+        except RuntimeError as error:
+            if keep and not batched and "retain_graph" in str(error):
+                self.single_use = True
+                raise GraphUsedOnce from error
+            raise
+
+    def insist(self, look: Callable[[], Looked]) -> Looked:
+        """What a look gives; once more from the beginning, if it turns out that graphs can be used once."""
+        random = self.random_state()
+        buffers = [] if self.model is None else [(b, b.clone()) for b in self.model.buffers()]
+        try:
+            return look()
+        except GraphUsedOnce:
+            self.set_random_state(random)
+            for buffer, value in buffers:
+                buffer.copy_(value)
+            return look()
 
     # --- the two points
 

@@ -5,6 +5,8 @@ from math import log
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
+
 from lariax.formulas import (
     DETERMINISTIC_CONSTRAINTS,
     STOCHASTIC_CONSTRAINTS,
@@ -19,7 +21,6 @@ from lariax.formulas import (
 from lariax.torch._constraints import AbstractConstraint
 from lariax.torch._optimizer import AbstractConstrained
 from lariax.torch._passes import Closure, Piece, Vector, weighted
-from torch import Tensor
 
 DECAY = 0.999  # of the running mean of squares behind the adaptive metric
 EPSILON = 1e-8
@@ -111,7 +112,7 @@ class QuadraticPenalty(AbstractConstrained):
         step_size = schedule.step_size_at(k + 1) * self.param_groups[0]["lr"]
         t["last_slacks"] = t["slacks"]
         t["slacks"] = torch.where(t["inequality"], (t["slacks"] - step_size * t["slack_gradient"]).clamp(min=0), 0)
-        self.move_indexed(now.indexed, self._indexed_length(k + 1))
+        self.move_indexed(now.indexed, schedule.penalty_at(k + 1), self._indexed_move)
         self.calls += 1
         return now.loss
 
@@ -199,9 +200,9 @@ class QuadraticPenalty(AbstractConstrained):
         """y_{k+1}; without dual updates it stays."""
         return multipliers
 
-    def _indexed_length(self, k: int) -> float:
-        """How far multipliers of examples move."""
-        return self.schedule.penalty_at(k)
+    def _indexed_move(self, residual: Tensor, visits: Tensor) -> Tensor | float:
+        """How far the multiplier of an example moves."""
+        return 0.0
 
     def _named_multipliers(self) -> dict[str, Tensor]:
         if not self.tracked:
@@ -255,6 +256,9 @@ class DualPenalty(QuadraticPenalty):
         if not dual_step >= 0:
             raise ValueError(f"dual_step must be at least 0, found {dual_step}.")
         self.dual_step = dual_step
+
+    def _indexed_move(self, residual: Tensor, visits: Tensor) -> Tensor | float:
+        return dual_length(self.dual_step, visits, torch.log(visits + 1)) * torch.sign(residual)
 
     def _moved(self, multipliers: Tensor, k: int, values: Tensor) -> Tensor:
         return multipliers + dual_length(self.dual_step, k, log(k + 1)) * torch.sign(values)

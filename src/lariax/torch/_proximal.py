@@ -10,13 +10,13 @@ from typing import Any
 
 import jax
 import numpy as np
-
 import torch
+from torch import Tensor
+
 from lariax.prox import L1, AbstractProximable, ElasticNet, Indicator, Zero
 from lariax.prox._numerics import spread
 from lariax.sets import Everything, L2Ball
 from lariax.sets._intervals import AbstractIntervals
-from torch import Tensor
 
 Params = list[Tensor]
 Proximal = Callable[[Params, Any], Params]

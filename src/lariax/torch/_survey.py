@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-
 import torch
+from torch import Tensor
+
 from lariax.formulas import PROBES, Load, Shape, averaged, diagonal_shape, is_whitened, sizes, whitened
 from lariax.torch._constraints import Seen
-from lariax.torch._passes import Closure, Passes, rows_of
-from torch import Tensor
+from lariax.torch._passes import Closure, Passes, Piece, rows_of
 
 ROW_ENTRIES = 2**25
 """Rows times constraints times parameters up to which gradients are taken row by row,"""
@@ -78,14 +78,15 @@ class Survey:
         with self.passes.undisturbed(), torch.enable_grad():
             for batch in self.batches:
                 looks = self._looks(batch, cut=False)
-                if by_row and not all(seen.loss.ndim and self._cheap(seen.size, 1) for seen in looks):
+                each = by_row and all(seen.loss.ndim and self._cheap(seen.size, 1) for seen in looks)
+                if by_row and not each:
                     looks = self._looks(batch, cut=True)
                 for seen in looks:
-                    if by_row and seen.loss.ndim and self._cheap(seen.size, 1):
+                    if each:
                         for chunk in self._each(seen.loss):
                             moments.add(chunk)
                     else:
-                        moments.add(self._flat(_gradient(seen.loss.mean(), self.space.params))[None], seen.size)
+                        moments.add(self._gradient(seen.loss.mean())[None], seen.size)
         return moments.over(self.passes)
 
     def indexed_size(self, seed: int) -> float:
@@ -97,7 +98,7 @@ class Survey:
                 slopes = seen.slopes[len(self.constraints.blocks) :]
                 signs = [torch.randint(0, 2, x.shape, generator=generator).to(x) * 2 - 1 for x in slopes]
                 mixed = torch.stack([(x * sign).sum() for x, sign in zip(slopes, signs, strict=True)]).sum()
-                total, count = total + self._flat(_gradient(mixed, self.space.params)), count + seen.size
+                total, count = total + self._gradient(mixed), count + seen.size
         total, rows = self.passes.total([total])[0], count * self.passes.processes
         return max(float(torch.sum(total**2)) / rows, torch.finfo(total.dtype).tiny)
 
@@ -125,22 +126,22 @@ class Survey:
         with self.passes.undisturbed(), torch.enable_grad():
             for batch in self.batches:
                 cut = not self._cheap(rows_of(batch, 1), self.constraints.rows)
-                for seen in self._looks(batch, cut=cut):
-                    self._add(seen, moments)
+                for piece in self.passes.cut(batch).pieces if cut else self.passes.whole(batch):
+                    self._add(piece, moments, by_row=not cut)
         return [each.over(self.passes) for each in moments]
 
-    def _add(self, seen: Seen, moments: list[Moments]) -> None:
-        by_row = self._cheap(seen.size, self.constraints.rows)
-        for block, slope in zip(self.constraints.blocks, seen.slopes, strict=False):
-            columns = slope.reshape(seen.size if block.random else 1, block.size) * block.constraint.sign
-            for j in range(block.size):
-                target = moments[block.start + j]
-                if by_row and block.random:
-                    for chunk in self._each(columns[:, j]):
-                        target.add(chunk)
-                else:
-                    one = self._flat(_gradient(columns[:, j].mean(), self.space.params, keep=True))
-                    target.add(one[None], seen.size if block.random else 1)
+    def _add(self, piece: Piece, moments: list[Moments], by_row: bool) -> None:
+        copies = self.passes.copies(self.closure, piece, self.constraints.rows)
+        places = [(i, j) for i, block in enumerate(self.constraints.blocks) for j in range(block.size)]
+        for (i, j), target, (seen, keep) in zip(places, moments, copies, strict=True):
+            block, slope = self.constraints.blocks[i], seen.slopes[i]
+            column = slope.reshape(seen.size if block.random else 1, block.size)[:, j] * block.constraint.sign
+            if by_row and block.random:
+                for chunk in self._each(column):
+                    target.add(chunk)
+            else:
+                one = self._gradient(column.mean(), keep)
+                target.add(one[None], seen.size if block.random else 1)
 
     def _diagonal(self, load: Load, seed: int) -> Shape:
         """From products with J and J^T alone: J v is a difference of values, J^T w a backward pass.
@@ -186,11 +187,9 @@ class Survey:
         w = torch.as_tensor(weights).to(self.origin)
         with torch.enable_grad():
             looks = self._looks(batch, cut=False)
-            parts = [_gradient((self.constraints.slope_means(look) * w).sum(), self.space.params) for look in looks]
+            parts = [self._gradient((self.constraints.slope_means(look) * w).sum()) for look in looks]
         rows = sum(look.size for look in looks)
-        total = sum(
-            (self._flat(g) * (look.size / rows) for g, look in zip(parts, looks, strict=True)), start=self.origin
-        )
+        total = sum((g * (look.size / rows) for g, look in zip(parts, looks, strict=True)), start=self.origin)
         return self.passes.mean(total)
 
     # --- inside
@@ -201,7 +200,7 @@ class Survey:
         return [self.passes.call(self.closure, piece) for piece in pieces]
 
     def _cheap(self, rows: int, columns: int) -> bool:
-        return rows * max(columns, 1) * self.space.size <= ROW_ENTRIES
+        return not self.passes.single_use and rows * max(columns, 1) * self.space.size <= ROW_ENTRIES
 
     def _flat(self, gradients: Any) -> Tensor:
         """One tensor a parameter, with a leading axis or without, as one flat tensor or as many as the axis is long."""
@@ -214,25 +213,20 @@ class Survey:
         joined = torch.cat(full, dim=-1)
         return joined if self.metric is None else joined * self.metric
 
+    def _gradient(self, output: Tensor, keep: bool = False) -> Tensor:
+        with torch.no_grad():
+            return self._flat(self.passes.gradient(output, torch.ones_like(output), keep))
+
+    def _batched(self, output: Tensor, cotangents: Tensor) -> Any:
+        """Gradients for several cotangents at once; one after the other where an operation cannot be vectorised."""
+        try:
+            return self.passes.gradient(output, cotangents, keep=True, batched=True)
+        except RuntimeError:
+            each = [self.passes.gradient(output, row, keep=True) for row in cotangents]
+            return [None if column[0] is None else torch.stack(column) for column in zip(*each, strict=True)]
+
     def _each(self, output: Tensor) -> Iterator[Tensor]:
         """Gradients of the entries of a vector, a chunk of them at a time."""
         identity = torch.eye(output.shape[0], dtype=output.dtype, device=output.device)
         for rows in identity.split(max(1, CHUNK_ENTRIES // self.space.size)):
-            yield self._flat(_batched(output, self.space.params, rows))
-
-
-def _gradient(output: Tensor, params: list[Tensor], keep: bool = True) -> tuple[Tensor | None, ...]:
-    return torch.autograd.grad(output, params, retain_graph=keep, allow_unused=True)
-
-
-def _batched(output: Tensor, params: list[Tensor], cotangents: Tensor) -> Any:
-    """Gradients for several cotangents at once; one after the other where an operation cannot be vectorised."""
-
-    def pull(rows: Tensor, batched: bool) -> tuple[Tensor | None, ...]:
-        return torch.autograd.grad(output, params, rows, retain_graph=True, allow_unused=True, is_grads_batched=batched)
-
-    try:
-        return pull(cotangents, True)
-    except RuntimeError:
-        each = [pull(row, False) for row in cotangents]
-        return [None if column[0] is None else torch.stack(column) for column in zip(*each, strict=True)]
+            yield self._flat(self._batched(output, rows))

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-
 import torch
+from torch import Tensor
+
 from lariax.formulas import (
     EVERY,
     OFTEN,
@@ -44,7 +45,6 @@ from lariax.torch._optimizer import AbstractConstrained
 from lariax.torch._passes import Closure, Cut, Vector, minus, weighted
 from lariax.torch._survey import Survey
 from lariax.torch._tuned import Choice, Groups, Tuned, Values, rows_times, sum_of_squares
-from torch import Tensor
 
 START_ROWS = 16  # rows that the start wants to see
 REFRESH_ROWS = 64  # rows that a refresh looks back on
@@ -119,13 +119,15 @@ class TrackedLagrangian(AbstractConstrained):
     # --- a call
 
     @torch.no_grad()
+    @np.errstate(all="ignore")  # a step that is not finite is taken back
     def step(self, closure: Closure, batch: Any) -> Tensor:  # type: ignore[override]
         cut = self.passes.cut(batch)
         self.calls += 1
         if self.tuned is None:
             return self._collect(closure, batch, cut)
         k = self.calls - self.start
-        fresh, stale, momentum, loss = self._iterate(closure, cut, float(k), self.tuned)
+        s = self.tuned
+        fresh, stale, momentum, loss = self.passes.insist(lambda: self._iterate(closure, cut, float(k), s))
         if k > self.next_refresh - self.window:
             self.recent.append(batch)
         if k == self.next_refresh:
@@ -150,7 +152,8 @@ class TrackedLagrangian(AbstractConstrained):
         with self.passes.at(self.previous):
             before, looks = self._then(closure, cut, s, due or not self.one_backward)
         self.passes.set_random_state(random)
-        graphs = None if cut.streamed else [self.passes.call(closure, piece) for piece in cut.pieces]
+        hold = not (cut.streamed or self.passes.single_use)
+        graphs = [self.passes.call(closure, piece) for piece in cut.pieces] if hold else None
         rows = self.passes.rows(closure, cut.pieces) if graphs is None else self._gathered(graphs)
         rate = rate_at(np, k)
         values = self._values(s, self._gathered(looks).double().cpu().numpy(), rows.double().cpu().numpy(), k, rate)
@@ -239,12 +242,12 @@ class TrackedLagrangian(AbstractConstrained):
         looks = []
         sums: list[list[list[Vector]]] = [[[] for _ in cut.shares] for _ in sets]
         for i, piece in enumerate(cut.pieces):
-            look = self.passes.call(closure, piece) if graphs is None else graphs[i]
             total = cut.shares[piece.group] * cut.total
-            for j, choose in enumerate(sets):
+            copies = self.passes.copies(closure, piece, len(sets), graphs[i] if graphs else None)
+            for of_set, choose, (look, keep) in zip(sums, sets, copies, strict=True):
                 weights, indexed = choose(i, look)
-                parts = sums[j][piece.group]
-                parts.append(self.passes.pull(look, weights, indexed, total, keep=j + 1 < len(sets)))
+                parts = of_set[piece.group]
+                parts.append(self.passes.pull(look, weights, indexed, total, keep))
                 if len(parts) == 2:
                     parts[:] = [weighted(parts, [1.0, 1.0])]
             looks.append(look.without_graph())
@@ -386,7 +389,9 @@ class TrackedLagrangian(AbstractConstrained):
 
     def _move_indexed(self, looks: list[Seen], s: Tuned) -> None:
         if self.indexed:
-            self.move_indexed([look.indexed for look in looks], float(s.scale) * self.indexed_penalty[1])
+            penalty = self.indexed_penalty[1]
+            length = float(s.scale) * penalty
+            self.move_indexed([look.indexed for look in looks], penalty, lambda residual, _: length * residual)
             self.indexed_penalty = (self.indexed_penalty[1], float(s.curvature.largest) / self.indexed_size)
 
     # --- the start, and now and then
@@ -398,7 +403,8 @@ class TrackedLagrangian(AbstractConstrained):
             self.window = 1 << (max(REFRESH_ROWS // cut.total, 1).bit_length() - 1)
         self.recent.append(batch)
         if self.calls == self.start:
-            self.tuned, loss = self._started(closure, self.passes.cut(self.recent[0]))
+            first = self.passes.cut(self.recent[0])
+            self.tuned, loss = self.passes.insist(lambda: self._started(closure, first))
             self.next_refresh = int(next_refresh(np, 0, self.start, self.window))
             self.recent = self.recent[len(self.recent) - max(self.window - self.next_refresh, 0) :]
             self._move(self.tuned, None, None, 1.0)
@@ -451,18 +457,21 @@ class TrackedLagrangian(AbstractConstrained):
         return tuned, self._loss(looks, cut)
 
     def _bend(self, closure: Closure, cut: Cut) -> float:
-        """The curvature of the objective, from a short step along its gradient."""
+        """The curvature of the objective, from a short step along its gradient, or anywhere if it has none."""
         space, nothing = self.space, self._sent(np.zeros(self.constraints.rows))
         plain: list[Choice] = [lambda i, look: (nothing, [torch.zeros_like(residual) for residual, _ in look.indexed])]
         point = space.point()
         with self.passes.undisturbed():
             slope = self._backward(closure, cut, plain, None)[0][0].mean
         size, steep = (float(torch.sqrt(sum_of_squares(v))) for v in (point, slope))
-        reach = 100 * self.eps**0.5 * (1 + size) / (steep + self.tiny)
-        probe = space.views([x - reach * g for x, g in zip(point, slope, strict=True)])
+        along = [g / (steep + self.tiny) for g in slope]
+        if steep == 0:
+            along = [torch.full_like(g, space.size**-0.5) for g in slope]
+        reach = 100 * self.eps**0.5 * (1 + size)
+        probe = space.views([x - reach * g for x, g in zip(point, along, strict=True)])
         with self.passes.undisturbed(), self.passes.at([v.to(p) for v, p in zip(probe, space.params, strict=True)]):
             beyond = self._backward(closure, cut, plain, None)[0][0].mean
-        bend = float(torch.sqrt(sum_of_squares(minus(beyond, slope)))) / (reach * steep + self.tiny)
+        bend = float(torch.sqrt(sum_of_squares(minus(beyond, slope)))) / (reach + self.tiny)
         return max(bend, 1e-3 * steep / (1 + size))
 
     def _refreshed(self, closure: Closure, s: Tuned) -> Tuned:

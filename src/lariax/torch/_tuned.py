@@ -4,13 +4,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten
 
-import torch
 from lariax.formulas import Curvature, Filter, Shape
 from lariax.torch._constraints import Seen
 from lariax.torch._passes import Vector
-from torch import Tensor
 
 
 class Tuned(NamedTuple):

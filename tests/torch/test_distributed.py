@@ -1,0 +1,63 @@
+"""Several processes with parts of a batch take the steps of one with the whole batch."""
+
+import multiprocessing
+
+import pytest
+import torch
+import torch.distributed as distributed
+
+import lariax.torch as lt
+
+ROWS = 16
+METHODS = {
+    "DualPenalty": lambda model, constraints: lt.DualPenalty(model, constraints, lr=0.05),
+    "TrackedLagrangian": lt.TrackedLagrangian,
+}
+
+
+def network():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(3, 6), torch.nn.Tanh(), torch.nn.Linear(6, 2)).double()
+
+
+def train(method, wrap, part):
+    model = network()
+    called = wrap(model)
+    opt = METHODS[method](model, {"mean": lt.AtMost([0.1, 0.2]), "near": lt.AtMost(0.5, indexed=160)})
+
+    def closure(batch):
+        x, y, index = batch
+        out = called(x)
+        return ((out - y) ** 2).mean(), {"mean": out - y, "near": lt.Indexed(out[:, 0], index)}
+
+    for i in range(12):
+        x = torch.randn(ROWS, 3, generator=torch.Generator().manual_seed(i), dtype=torch.float64)
+        opt.step(closure, [part(rows) for rows in (x, x[:, :2] ** 2, torch.arange(ROWS) + ROWS * (i % 10))])
+    return torch.cat([*(p.detach().reshape(-1) for p in model.parameters()), opt.multipliers["near"]])
+
+
+def work(rank, size, folder):
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=size)
+    own = slice(rank * ROWS // size, (rank + 1) * ROWS // size)
+    for method in METHODS:
+        found = train(method, torch.nn.parallel.DistributedDataParallel, lambda rows: rows[own])
+        if rank == size - 1:
+            torch.save(found, f"{folder}/{method}.pt")
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_same_steps(size, tmp_path):
+    context = multiprocessing.get_context("forkserver")  # its server imports the libraries once
+    context.set_forkserver_preload(["lariax.torch"])
+    workers = [context.Process(target=work, args=(rank, size, str(tmp_path))) for rank in range(size)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(timeout=240)
+    assert [worker.exitcode for worker in workers] == [0] * size
+    for method in METHODS:
+        expected = train(method, lambda model: model, lambda rows: rows)
+        torch.testing.assert_close(torch.load(tmp_path / f"{method}.pt"), expected, rtol=0, atol=1e-11)

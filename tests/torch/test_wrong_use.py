@@ -1,0 +1,134 @@
+"""Wrong use gets an error that says what was found and what to do."""
+
+import pytest
+import torch
+
+import lariax as lx
+import lariax.torch as lt
+
+
+def model():
+    torch.manual_seed(0)
+    return torch.nn.Linear(3, 2)
+
+
+def optimizers(net, constraints=None):
+    constraints = {"gap": lt.AtMost(0.1)} if constraints is None else constraints
+    return [
+        lt.QuadraticPenalty(net, constraints),
+        lt.DualPenalty(net, constraints),
+        lt.TrackedLagrangian(net, constraints),
+    ]
+
+
+def good(net):
+    return lambda x: ((net(x) ** 2).mean(), {"gap": net(x)[:, 0]})
+
+
+BATCH = torch.randn(16, 3, generator=torch.Generator().manual_seed(1))
+
+CLOSURES = {
+    "without grad": (lambda net: torch.no_grad()(good(net)), RuntimeError, "loss has no gradient.*no_grad"),
+    "detached loss": (lambda net: lambda x: (net(x).mean().detach(), good(net)(x)[1]), RuntimeError, "no gradient"),
+    "detached constraint": (
+        lambda net: lambda x: (net(x).mean(), {"gap": (net(x)[:, 0] > 0).float()}),
+        RuntimeError,
+        "'gap' have no gradient.*Proxy",
+    ),
+    "ignores the batch": (
+        lambda net: lambda x: (net(x).mean(), {"gap": net(x)[:, 0].mean()}),
+        ValueError,
+        r"'gap' has values of shape \(\) for a batch of \d+ rows.*samples=None",
+    ),
+    "unknown name": (
+        lambda net: lambda x: (net(x).mean(), {"gap": net(x)[:, 0], "gpa": net(x)[:, 0]}),
+        ValueError,
+        r"unknown \['gpa'\].*\['gap'\]",
+    ),
+    "missing name": (lambda net: lambda x: (net(x).mean(), {}), ValueError, r"no values for \['gap'\]"),
+    "no tuple": (lambda net: lambda x: net(x).mean(), TypeError, "must return .loss"),
+    "loss of a wrong shape": (
+        lambda net: lambda x: (net(x), good(net)(x)[1]),
+        ValueError,
+        r"loss has shape \(\d+, 2\)",
+    ),
+    "surrogate of a wrong shape": (
+        lambda net: lambda x: (net(x).mean(), {"gap": lt.Proxy(net(x)[:, 0], net(x))}),
+        ValueError,
+        "surrogate of 'gap'",
+    ),
+}
+
+
+@pytest.mark.parametrize("which", range(3))
+@pytest.mark.parametrize("case", CLOSURES)
+def test_closures(case, which):
+    closure, kind, message = CLOSURES[case]
+    net = model()
+    with pytest.raises(kind, match=message):
+        optimizers(net)[which].step(closure(net), BATCH)
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_changed_shape(which):
+    net = model()
+    opt = optimizers(net)[which]
+    opt.step(good(net), BATCH)
+    with pytest.raises(ValueError, match=r"'gap' had one value a row before and has \(2,\) now"):
+        opt.step(lambda x: (net(x).mean(), {"gap": net(x)}), BATCH)
+    opt.step(good(net), BATCH)
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_a_batch_of_one(which):
+    net = model()
+    with pytest.raises(ValueError, match="one row"):
+        optimizers(net)[which].step(good(net), BATCH[:1])
+
+
+def test_parameters_are_back_after_an_error():
+    net = model()
+    opt = lt.QuadraticPenalty(net, {"gap": lt.AtMost(0.1)})
+    opt.step(good(net), BATCH)
+    now = net.weight.detach().clone()
+    with pytest.raises(ZeroDivisionError):
+        opt.step(lambda x: 1 / 0, BATCH)
+    assert torch.equal(net.weight, now)
+
+
+def test_constructors():
+    net = model()
+    gap = {"gap": lt.AtMost(0.1)}
+    with pytest.raises(ValueError, match="lr must be positive, found 0"):
+        lt.QuadraticPenalty(net, gap, lr=0)
+    with pytest.raises(ValueError, match="penalty must be positive, found -1"):
+        lt.DualPenalty(net, gap, penalty=-1)
+    with pytest.raises(ValueError, match="step_size must be positive"):
+        lt.TrackedLagrangian(net, gap, step_size=-0.1)
+    with pytest.raises(TypeError, match=r"'gap' must be a .*AtLeast"):
+        lt.QuadraticPenalty(net, {"gap": 0.1})
+    with pytest.raises(TypeError, match="dictionary of names, found list"):
+        lt.QuadraticPenalty(net, [lt.AtMost(0.1)])
+    with pytest.raises(ValueError, match="one finite number"):
+        lt.AtMost(float("inf"))
+    with pytest.raises(ValueError, match="require no gradient"):
+        lt.QuadraticPenalty([torch.zeros(2)], gap)
+    with pytest.raises(ValueError, match="either within= or regularizer="):
+        lt.QuadraticPenalty(
+            [{"params": net.parameters(), "within": lx.sets.NonNegative(), "regularizer": lx.prox.L1(0.1)}], gap
+        )
+    with pytest.raises(ValueError, match="one matrix"):
+        lt.QuadraticPenalty([{"params": net.parameters(), "within": lx.sets.PSDCone()}], gap)
+    with pytest.raises(TypeError, match="within= takes a set"):
+        lt.QuadraticPenalty([{"params": net.parameters(), "within": "box"}], gap)
+    with pytest.raises(ValueError, match="ties entries together"):
+        lt.QuadraticPenalty([{"params": net.parameters(), "within": lx.sets.L2Ball(1.0)}], gap, adaptive_metric=True)
+    with pytest.raises(ValueError, match="bound has shape"):
+        lt.QuadraticPenalty(net, {"gap": lt.AtMost([0.1, 0.2, 0.3])}).step(good(net), BATCH)
+
+
+def test_indexed_needs_examples():
+    net = model()
+    opt = lt.QuadraticPenalty(net, {"gap": lt.AtMost(0.1, indexed=16)})
+    with pytest.raises(TypeError, match="Indexed"):
+        opt.step(good(net), BATCH)
