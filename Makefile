@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: demo test browser lint format bench clean
+.PHONY: demo test browser lint format bench rates rivals clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -34,6 +34,12 @@ format: $(VENV)/.ready        ## rewrite the files as `make lint` wants them
 
 bench: $(VENV)/.ready         ## speed as ratios in one run, written to benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks.speed
+
+rates: $(VENV)/.ready         ## the paper's rates, measured; tables and pictures in ./rates
+	$(BIN)/python -m lariax.rates --processes $(WORKERS)
+
+rivals: $(VENV)/.ready        ## methods of other papers on the same problems, written to benchmarks/RESULTS.md
+	$(BIN)/python -m benchmarks.rivals --processes $(WORKERS) --write
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

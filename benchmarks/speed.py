@@ -32,9 +32,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table  # noqa: E402
 
 import lariax as lx  # noqa: E402
-
-RESULTS = Path(__file__).parent / "RESULTS.md"
-BEGIN, END = "<!-- speed: begin -->", "<!-- speed: end -->"
+from benchmarks._results import RESULTS, write  # noqa: E402
 
 DIMENSIONS = [10**i for i in range(2, 7)]
 CONSTRAINTS = [10**i for i in range(5)]
@@ -318,17 +316,6 @@ def markdown(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def write(section: str) -> None:
-    """Replace this benchmark's section of the results, and leave the others alone."""
-    text = RESULTS.read_text() if RESULTS.exists() else "# Results\n"
-    if BEGIN in text:
-        before, rest = text.split(BEGIN, 1)
-        after = rest.split(END, 1)[1]
-    else:
-        before, after = text.rstrip() + "\n\n", "\n"
-    RESULTS.write_text(f"{before}{BEGIN}\n{section}\n{END}{after}")
-
-
 def main() -> None:
     console = Console(width=max(Console().width, 130))
     rows: list[Row] = []
@@ -347,7 +334,7 @@ def main() -> None:
     for row in rows:
         table.add_row(*(cell.replace("`", "") for cell in row))
     console.print(table)
-    write(markdown(rows))
+    write("speed", markdown(rows))
     console.print(f"written to {RESULTS}")
 
 

@@ -275,20 +275,26 @@ def portfolio(simplex: bool = False) -> Case:
 # --- finite sums
 
 
-def neyman_pearson() -> Case:
-    """Logistic regression on a9a: least loss on the positives with a loss of at most 0.35 on the negatives.
+def read_svm(file: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Dense rows and labels of -1 and +1 from a stored sparse data set such as a9a.npz."""
+    stored = np.load(file)
+    parts = (stored["data"], stored["indices"].astype(np.int32), stored["indptr"])
+    return scipy.sparse.csr_matrix(parts, shape=tuple(stored["shape"])).toarray(), stored["y"]
 
-    Without the data, on 20,000 synthetic rows of the same shape (and the name says so).
-    """
-    file = DATA / "a9a.npz"
-    if file.exists():
-        name, stored = "np-a9a", np.load(file)
-        parts = (stored["data"], stored["indices"].astype(np.int32), stored["indptr"])
-        rows, labels = scipy.sparse.csr_matrix(parts, shape=tuple(stored["shape"])).toarray(), stored["y"]
-    else:
-        name, rng = "np-synthetic", np.random.default_rng(0)
-        rows = (rng.random((20_000, 123)) < 0.11).astype(float)
-        labels = np.sign(rows @ rng.normal(size=123) - 1.5 + rng.logistic(size=20_000))
+
+def neyman_pearson() -> Case:
+    """On a9a. Without the data, on 20,000 synthetic rows of the same shape (and the name says so)."""
+    if (DATA / "a9a.npz").exists():
+        return neyman_pearson_on("np-a9a", *read_svm(DATA / "a9a.npz"))
+    rng = np.random.default_rng(0)
+    rows = (rng.random((20_000, 123)) < 0.11).astype(float)
+    return neyman_pearson_on(
+        "np-synthetic", rows, np.sign(rows @ rng.normal(size=123) - 1.5 + rng.logistic(size=20_000))
+    )
+
+
+def neyman_pearson_on(name: str, rows: np.ndarray, labels: np.ndarray) -> Case:
+    """Logistic regression: least loss on the positives with a loss of at most 0.35 on the negatives."""
     positive, negative = (jnp.asarray(rows[labels > 0], float), jnp.asarray(rows[labels <= 0], float))
 
     def missed(x: Array, row: Array) -> Array:

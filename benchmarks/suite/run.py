@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from datetime import date
 from importlib.metadata import version
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -23,12 +22,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import lariax as lx
+from benchmarks._results import RESULTS, write
 from benchmarks.suite import baselines, figures
 from benchmarks.suite.limits import Solved, solve
 from benchmarks.suite.problems import HARD, SUITE, Case, by_name
-
-RESULTS = Path(__file__).parents[1] / "RESULTS.md"
-BEGIN, END = "<!-- suite: begin -->", "<!-- suite: end -->"
 
 GOALS = {2_000: None, 10_000: (1.4, 3.0), 100_000: (1.2, 1.6)}
 """By number of draws: geometric mean over problems and measures, and the worst of them."""
@@ -137,17 +134,6 @@ def markdown(title: str, scores: list[Score], rivals: dict[str, dict[int, dict[s
         aim = f" (goals {goal[0]} and {goal[1]})" if goal and "Suite" in title else ""
         lines.append(f"- {n:,} draws: geometric mean {mean:.2f}, worst {worst:.2f}{aim}, worst single seed {seed:.2f}")
     return lines
-
-
-def write(section: str) -> None:
-    """Replace this benchmark's section of the results, and leave the others alone."""
-    text = RESULTS.read_text() if RESULTS.exists() else "# Results\n"
-    if BEGIN in text:
-        before, rest = text.split(BEGIN, 1)
-        after = rest.split(END, 1)[1]
-    else:
-        before, after = text.rstrip() + "\n\n", "\n"
-    RESULTS.write_text(f"{before}{BEGIN}\n{section}\n{END}{after}")
 
 
 # --- the command
@@ -260,7 +246,7 @@ def report(
         "the limit's distance from the solution, and left out of the means. Rivals: the best of 16 settings each, "
         "picked at each number of draws on the same 4 seeds that are shown, which favours them.",
     ]
-    write("\n".join([*head, *body, "", *(f"- {note}" for note in notes)]))
+    write("suite", "\n".join([*head, *body, "", *(f"- {note}" for note in notes)]))
     console.print(f"written to {RESULTS}")
 
 
