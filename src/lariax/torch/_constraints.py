@@ -155,6 +155,7 @@ class Constraints:
         self.dtype, self.device = dtype, device
         self.blocks: list[Block] = []
         self.shapes: dict[str, tuple[int, ...]] = {}
+        self.bounds: dict[str, Tensor] = {}
 
     @property
     def names(self) -> list[str]:
@@ -329,12 +330,15 @@ class Constraints:
         bound = self.named[name].bound
         if isinstance(bound, int | float):
             return bound
+        if name in self.bounds:
+            return self.bounds[name]
         bound = torch.as_tensor(bound, dtype=self.dtype, device=self.device)
         if bound.ndim and bound.shape != self.shapes[name]:
             raise ValueError(
                 f"constraint {name!r} has {self.shapes[name] or 'one value'} a row, but its bound has shape "
                 f"{tuple(bound.shape)}. Give one bound for all entries, or one for each."
             )
+        self.bounds[name] = bound
         return bound
 
     def _lay_out(self) -> None:

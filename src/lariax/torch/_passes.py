@@ -53,10 +53,13 @@ class Space:
     def pack(self, gradients: Any) -> Vector:
         """A vector from one tensor a parameter; None counts as zero."""
         full = [
-            torch.zeros_like(p, dtype=self.dtype) if g is None else g.to(self.dtype)
+            g if g is not None and g.dtype is self.dtype else self._converted(g, p)
             for p, g in zip(self.params, gradients, strict=True)
         ]
-        return [torch.cat([g.reshape(-1) for g in full])] if self.flat else full
+        return [torch._utils._flatten_dense_tensors(full)] if self.flat else full
+
+    def _converted(self, gradient: Tensor | None, like: Tensor) -> Tensor:
+        return torch.zeros_like(like, dtype=self.dtype) if gradient is None else gradient.to(self.dtype)
 
     def zeros(self) -> Vector:
         if self.flat:
@@ -65,14 +68,11 @@ class Space:
 
     def views(self, vector: Vector) -> list[Tensor]:
         """One tensor a parameter."""
-        if not self.flat:
-            return vector
-        sizes = [p.numel() for p in self.params]
-        return [part.view_as(p) for part, p in zip(vector[0].split(sizes), self.params, strict=True)]
+        return list(torch._utils._unflatten_dense_tensors(vector[0], self.params)) if self.flat else vector
 
     def point(self) -> Vector:
-        """The parameters themselves, copied."""
-        return self.pack([p.detach().clone() for p in self.params])
+        """The parameters themselves, to be read."""
+        return self.pack([p.detach() for p in self.params])
 
     @torch.no_grad()
     def move_to(self, point: Vector) -> None:
