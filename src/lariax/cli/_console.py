@@ -39,7 +39,7 @@ class Screen:
     def show(self, *things: Any) -> None:
         """For people alone."""
         if not self.as_json:
-            self.out.print(*things)
+            self.out.print(*things, highlight=False, soft_wrap=all(isinstance(thing, str) for thing in things))
 
     def give(self, value: dict[str, Any]) -> None:
         """For machines alone."""

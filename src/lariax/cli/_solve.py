@@ -175,6 +175,10 @@ def _conclude(screen: Screen, run: SavedRun, place: Claim, asked: bool) -> None:
     page = folder / "report.html"
     certificate = None if run.certificate is None else certificate_to_json(run.certificate)
     screen.show(f"\nRun     {folder}\nReport  {page}")
+    if run.status in ("budget", "interrupted") and (folder / CHECKPOINT).is_dir():
+        about = run.settings["problem"]
+        what = f"{about['file']}:{about['name']} " if about["kind"] == "file" else ""
+        screen.show(f"Go on   lariax solve {what}--resume {folder} --iterations {max(run.outcome['iterations'], 1000)}")
     screen.give({"folder": folder, "report": page, **run.outcome, "certificate": certificate})
     if folder != place.folder:
         raise typer.Exit(BAD_FOLDER)
@@ -188,14 +192,14 @@ def _keep(screen: Screen, run: SavedRun, place: Claim) -> Path:
     """Write the folder; on a full disk somewhere else, so that the answer is not lost."""
     try:
         return _write(run, place)
-    except OSError as error:
-        screen.err.print(f"lariax: cannot write {place.folder}: {error.strerror}.", style="red")
+    except (OSError, RunFolderError) as error:
+        screen.err.print(f"lariax: cannot write {place.folder}: {getattr(error, 'strerror', error)}.", style="red")
         if place.is_new:
             place.give_up()
         spare = Claim(Path(tempfile.mkdtemp(prefix="lariax-")))
         try:
             folder = _write(run, spare)
-        except OSError:
+        except (OSError, RunFolderError):
             spare.give_up()
             screen.fail(
                 BAD_FOLDER, f"nor is there room in {spare.folder.parent}. The answer is lost but for the above."

@@ -5,7 +5,7 @@ from typing import Any, Self
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn
 
 from lariax.loop._budget import Budget
 
@@ -17,14 +17,14 @@ class ProgressBar:
     def __init__(self, wanted: bool, budget: Budget):
         self._first, self._budget, self._draws = 0, budget, 0
         self._last: int | None = None
+        self._began: tuple[float, int, float] | None = None  # seconds, iteration and share done after compiling
+        console = Console(stderr=True)
+        self._width = console.width
         self._bar = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=max(4, min(24, self._width - 90))),
             TextColumn("{task.fields[state]}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
+            console=console,
             disable=not wanted,
         )
         self._task = self._bar.add_task("compiling", total=None, state="")
@@ -45,25 +45,46 @@ class ProgressBar:
     def update(self, iteration: int, record: dict[str, Any]) -> None:
         if self._bar.disable:
             return
-        elapsed, done = self._budget.elapsed(), iteration - self._first
+        elapsed = self._budget.elapsed()
         shares = []
         if self._last is not None:
-            shares.append(done / max(self._last - self._first, 1))
+            shares.append((iteration - self._first) / max(self._last - self._first, 1))
         if self._budget.seconds is not None:
             shares.append(min(elapsed / self._budget.seconds, 1.0))
-        rate = max(done, 1) / max(elapsed, 1e-9)
-        pace = f"{rate * self._draws:,.0f} draws/s" if self._draws else f"{rate:,.0f} iterations/s"
-        state = "  ".join([pace, *_standing(record)])
-        words = f"{iteration:>10,} iterations"
-        self._bar.update(self._task, description=words, total=1.0, completed=max(shares), state=state)
+        share = max(shares)
+        if self._began is None:  # the first call compiles
+            self._began = elapsed, iteration, share
+        since, done, gained = elapsed - self._began[0], iteration - self._began[1], share - self._began[2]
+        words = [_pace(done, since, self._draws), *_standing(record, self._width)]
+        if gained > 0:
+            words.append(f"{_clock(since * (1 - share) / gained)} left")
+        state = "  ".join(word for word in words if word)
+        self._bar.update(self._task, description=f"{iteration:,} iterations", total=1.0, completed=share, state=state)
 
 
-def _standing(record: dict[str, Any]) -> list[str]:
-    """What the method knows, with its standard errors where it has them."""
-    words = []
+def _pace(iterations: int, seconds: float, draws: int) -> str:
+    if not iterations:
+        return ""
+    rate = iterations / max(seconds, 1e-9)
+    return f"{rate * draws:,.0f} draws/s" if draws else f"{rate:,.0f} iterations/s"
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _standing(record: dict[str, Any], width: int) -> list[str]:
+    """What the method knows, with its standard errors where it has them and there is room."""
+    words, errors = [], width > 125
     for name, error in (("feasibility", "constraint_error"), ("stationarity", "gradient_error")):
-        if name in record:
-            words.append(f"{name} {_number(record[name])}{f' ±{_number(record[error])}' if error in record else ''}")
+        if name in record and width < 100:
+            words.append(f"{name[:4]}. {_number(record[name])}")
+        elif name in record:
+            words.append(
+                f"{name} {_number(record[name])}{f' ±{_number(record[error])}' if errors and error in record else ''}"
+            )
     return words
 
 
