@@ -2,6 +2,7 @@
 
 from lariax.certificate._certificate import HOLDS, Certificate, ConstraintReport, Interval
 from lariax.certificate._certify import certify
+from lariax.certificate._elsewhere import Court
 from lariax.certificate._sequential import SequentialTest
 
-__all__ = ["HOLDS", "Certificate", "ConstraintReport", "Interval", "SequentialTest", "certify"]
+__all__ = ["HOLDS", "Certificate", "ConstraintReport", "Court", "Interval", "SequentialTest", "certify"]

@@ -18,6 +18,7 @@ from lariax.certificate._draws import (
     Feeds,
     Fresh,
     InOrder,
+    Means,
     Plan,
     View,
     WithReplacement,
@@ -300,7 +301,11 @@ def judge(
     def lagrangian(view: View) -> Vector:
         return view.pull(oracle.split(y))
 
-    means = batch_means(oracle, feeds, z, key, plan, lagrangian, apart=True)
+    return findings(oracle, batch_means(oracle, feeds, z, key, plan, lagrangian, apart=True), z, y, at)
+
+
+def findings(oracle: Oracle, means: Means, z: Vector, y: Float[Array, " m"], at: Level) -> Findings:
+    """The same from batch means of the objective, the residuals and the gradient of the Lagrangian."""
     simple, x = oracle.problem.simple, oracle.x_of(z)
     bends = not isinstance(simple, Everything | Zero)
     stationarity = length_interval(means.gradient, _to_cone(oracle, z), at, kinks=bends)
@@ -407,7 +412,20 @@ def _judged(
     oracle, feeds, plan, _ = case.judge
     at = level_for(oracle, plan, ask.confidence)
     found = judge(oracle, feeds, oracle.coordinates.ravel(point), y, jax.random.fold_in(key, _JUDGE), plan, at)
-    found = jax.tree.map(np.asarray, found)
+    return worded(case, found, y, at, ask, notes, fitted, spent)
+
+
+def worded(
+    case: _Case,
+    found: Findings,
+    y: Float[Array, " m"],
+    at: Level,
+    ask: _Ask,
+    notes: tuple[str, ...],
+    fitted: bool,
+    spent: int,
+) -> Certificate:
+    oracle, plan, found = case.judge.oracle, case.judge.plan, jax.tree.map(np.asarray, found)
     return Certificate(
         stationarity=_interval(found.stationarity),
         feasibility=_interval(found.feasibility),

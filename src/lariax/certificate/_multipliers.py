@@ -48,14 +48,24 @@ def fit_multipliers(
     means = batch_means(oracle, feeds, z, key, plan, gradient, apart=False)
     slope, jacobian = means.gradient
     if dense:
-        products = _Products(lambda v: jacobian @ v, lambda y: y @ jacobian)
-        sizes = jnp.sqrt(jnp.sum(jacobian**2, axis=1))
-    else:
-        products = _matrix_free(oracle, feeds, z, key, plan)
-        sizes = None
-    price, free = _prices(oracle, means.residuals, sizes)
-    scale = _scaling(oracle, jacobian, price) if dense else _Scaling(lambda t: t, lambda y: y)
-    y = _least_squares(slope, products, price, free, scale, residual, DENSE_STEPS if dense else PRODUCT_STEPS)
+        return fit_dense(oracle, means.residuals, slope, jacobian, residual)
+    products = _matrix_free(oracle, feeds, z, key, plan)
+    price, free = _prices(oracle, means.residuals, None)
+    y = _least_squares(slope, products, price, free, _Scaling(lambda t: t, lambda y: y), residual, PRODUCT_STEPS)
+    return jnp.where(jnp.all(jnp.isfinite(y)), y, 0)
+
+
+def fit_dense(
+    oracle: Oracle,
+    residuals: Float[Array, "k m"],
+    slope: Vector,
+    jacobian: Float[Array, "m d"],
+    residual: Callable[[Vector], Vector],
+) -> Multipliers:
+    """The same from batch means of the residuals, the mean gradient of f and the mean Jacobian."""
+    products = _Products(lambda v: jacobian @ v, lambda y: y @ jacobian)
+    price, free = _prices(oracle, residuals, jnp.sqrt(jnp.sum(jacobian**2, axis=1)))
+    y = _least_squares(slope, products, price, free, _scaling(oracle, jacobian, price), residual, DENSE_STEPS)
     return jnp.where(jnp.all(jnp.isfinite(y)), y, 0)
 
 

@@ -5,8 +5,19 @@ for batch in loader:
     loss = opt.step(closure, batch)        # closure(batch) -> (loss, {"gap": one value a row})
 """
 
+from lariax.torch._certify import certify
 from lariax.torch._constraints import AtLeast, AtMost, Equal, Indexed, Proxy
 from lariax.torch._penalty import DualPenalty, QuadraticPenalty
 from lariax.torch._tracked import TrackedLagrangian
 
-__all__ = ["AtLeast", "AtMost", "DualPenalty", "Equal", "Indexed", "Proxy", "QuadraticPenalty", "TrackedLagrangian"]
+__all__ = [
+    "AtLeast",
+    "AtMost",
+    "DualPenalty",
+    "Equal",
+    "Indexed",
+    "Proxy",
+    "QuadraticPenalty",
+    "TrackedLagrangian",
+    "certify",
+]

@@ -1,0 +1,212 @@
+"""The core's certificate for a torch model."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jaxtyping import Array, ArrayLike, Float, PyTree
+from torch import Tensor
+
+from lariax.certificate import Certificate, Court
+from lariax.problem import AtLeast, AtMost, Equal
+from lariax.prox import AbstractProximable, Zero
+from lariax.torch._constraints import AbstractConstraint, Constraints, Seen
+from lariax.torch._optimizer import AbstractConstrained
+from lariax.torch._passes import Closure, Passes, Space, rows_of
+
+MOST_BATCHES, FEWEST_BATCHES = 64, 8
+BATCH_ENTRIES = 2**24  # numbers in all batch means together, where there are more than the fewest
+KINDS: dict[str, Any] = {"=": Equal, "<=": AtMost, ">=": AtLeast}
+
+
+def certify(
+    model: torch.nn.Module,
+    closure: Closure,
+    loader: Iterable[Any],
+    constraints: AbstractConstrained | Mapping[str, AbstractConstraint],
+    multipliers: Mapping[str, Any] | None = None,
+    *,
+    population: bool = True,
+    confidence: float = 0.95,
+    tolerance: float | None = None,
+) -> Certificate:
+    """Is the trained model feasible, is it a solution, and how sure can one be of it: the certificate of the core.
+
+    Arguments:
+        model: the model, judged as it is deployed: in `eval()` mode.
+        closure: as for the optimizer: `closure(batch)` gives (loss, {name: values, ...}).
+        loader: batches of equal size, of rows that the model was not trained on; a smaller one at the end is left out.
+        constraints: the optimizer, whose constraints, sets and regularisers are taken, or constraints by name.
+        multipliers: by name, as `opt.multipliers`. None: fitted on one half of the batches, judged on the other.
+        population: True: the rows are a sample, and the certificate is about the distribution behind them. False: they
+            are all rows there are, and nothing is random.
+        confidence: of each interval.
+        tolerance: up to where a violation or a distance counts as none, in the words used.
+
+    Indexed constraints are left out: they are about single training examples.
+    """
+    optimizer = constraints if isinstance(constraints, AbstractConstrained) else None
+    params: list[Tensor] = optimizer.space.params if optimizer else [p for p in model.parameters() if p.requires_grad]
+    named = optimizer.constraints if optimizer else None
+    kinds: Mapping[str, AbstractConstraint] = constraints if named is None else {**named.named, **named.indexed}  # type: ignore[assignment]
+    dtype = torch.float64 if all(p.dtype == torch.float64 for p in params) else torch.float32
+    space = Space(params, dtype)
+    bench = _Bench(Passes(space, Constraints(kinds, dtype, params[0].device), model), closure)
+    training = model.training
+    model.eval()
+    try:
+        with jax.enable_x64(dtype == torch.float64):
+            return _certified(bench, list(loader), optimizer, multipliers, population, confidence, tolerance)
+    finally:
+        model.train(training)
+
+
+def _certified(
+    bench: "_Bench",
+    batches: list[Any],
+    optimizer: AbstractConstrained | None,
+    multipliers: Mapping[str, Any] | None,
+    population: bool,
+    confidence: float,
+    tolerance: float | None,
+) -> Certificate:
+    sizes = [bench.rows(batch) for batch in batches]
+    if population:
+        batches = [batch for batch, size in zip(batches, sizes, strict=True) if size == sizes[0]]
+        sizes = sizes[: len(batches)]
+    least = FEWEST_BATCHES * (2 if multipliers is None else 1) if population else 1
+    if len(batches) < least:
+        raise ValueError(
+            f"the loader has {len(batches)} batches of equal size, and a certificate about the distribution needs at "
+            f"least {least}. Use smaller batches, or population=False for a statement about these very rows."
+        )
+    court = bench.court(batches[0], optimizer, confidence, tolerance)
+    judging: list[Any] = batches
+    notes: tuple[str, ...] = ()
+    if multipliers is None:
+        if not court.can_fit:
+            raise ValueError(
+                "there are too many constraints or parameters to fit multipliers. Pass multipliers=opt.multipliers."
+            )
+        fitting = batches[::2] if population else batches
+        judging = batches[1::2] if population else batches
+        y = court.fit(*bench.fitting(fitting))
+    else:
+        known = {name: value for name, value in multipliers.items() if name in bench.constraints.named}
+        y, notes = court.given({name: np.asarray(torch.as_tensor(v).cpu()) for name, v in known.items()})
+    parts = bench.parts(judging) if population else [judging]
+    objective, residuals, gradient = bench.judging(parts, y)
+    used = sum(sizes)
+    about = "on the loader's rows, about the distribution behind them" if population else f"about all {used:,} rows"
+    return court.judge(
+        objective,
+        residuals,
+        gradient,
+        y,
+        rows=sum(bench.rows(batch) for batch in parts[0]),
+        draws=used,
+        population=population,
+        about=about,
+        notes=notes,
+        fitted=multipliers is None,
+    )
+
+
+class _Bench:
+    """Brings the means over batches that a court asks for."""
+
+    def __init__(self, passes: Passes, closure: Closure) -> None:
+        self.passes, self.closure = passes, closure
+        self.space, self.constraints = passes.space, passes.constraints
+
+    def rows(self, batch: Any) -> int:
+        return sum(int(rows_of(part)) for part in self.passes.batches(batch))
+
+    def court(
+        self, batch: Any, optimizer: AbstractConstrained | None, confidence: float, tolerance: float | None
+    ) -> Court:
+        self.look(batch, graph=False)  # which teaches the shapes
+        groups: list[dict[str, Any]] = optimizer.param_groups if optimizer else [{"params": self.space.params}]
+        x = [[p.detach().to(self.space.dtype).cpu().numpy() for p in group["params"]] for group in groups]
+        terms = [group.get("within") or group.get("regularizer") for group in groups]
+        simple = None if all(term is None for term in terms) else _PerGroup(tuple(term or Zero() for term in terms))
+        blocks = {
+            block.name: (KINDS[block.constraint.relation](bound=np.asarray(block.constraint.bound, float)), block.shape)
+            for block in self.constraints.blocks
+        }
+        return Court(x, blocks, simple, confidence, tolerance)
+
+    def look(self, batch: Any, graph: bool = True) -> list[Seen]:
+        return [self.passes.call(self.closure, piece, graph=graph) for piece in self.passes.whole(batch)]
+
+    def parts(self, batches: list[Any]) -> list[list[Any]]:
+        """Batches put together to parts of equal size, few where there are many parameters."""
+        most = int(np.clip(BATCH_ENTRIES // self.space.size, FEWEST_BATCHES, MOST_BATCHES))
+        count = min(most, len(batches))
+        each = len(batches) // count
+        return [batches[i * each : (i + 1) * each] for i in range(count)]
+
+    def judging(self, parts: list[list[Any]], y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Means of the objective, the residuals and the gradient of the Lagrangian, part by part."""
+        weights = torch.from_numpy(np.array(y)).to(self.constraints.device, self.space.dtype)
+        means = [self._mean(part, [weights])[0] for part in parts]
+        objective, residuals, gradient = zip(*means, strict=True)
+        return np.stack(objective), np.stack(residuals), np.stack(gradient)
+
+    def fitting(self, batches: list[Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Batch means of the residuals, mean gradient of the objective, mean Jacobian."""
+        rows = self.constraints.rows
+        sets = [torch.zeros(rows), *torch.eye(rows)]
+        sets = [each.to(self.constraints.device, self.space.dtype) for each in sets]
+        residuals = [self._values(part)[1] for part in self.parts(batches)]
+        slope, *others = [gradient for _, _, gradient in self._mean(batches, sets)]
+        return np.stack(residuals), slope, np.stack([each - slope for each in others] or [np.zeros((0, slope.size))])
+
+    def _values(self, batches: list[Any]) -> tuple[np.ndarray, np.ndarray]:
+        looks = [look for batch in batches for look in self.look(batch, graph=False)]
+        total = sum(look.size for look in looks)
+        objective = sum(float(look.loss.mean()) * look.size for look in looks) / total
+        return np.asarray(objective), torch.cat([look.residuals for look in looks]).mean(dim=0).cpu().numpy()
+
+    def _mean(self, batches: list[Any], sets: list[Tensor]) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Means over the batches, with the gradient of f + y . r for each y."""
+        total = sum(self.rows(batch) for batch in batches)
+        objective, residuals = 0.0, np.zeros(self.constraints.rows)
+        gradients = [np.zeros(self.space.size) for _ in sets]
+        for batch in batches:
+            for piece in self.passes.whole(batch):
+                for i, (look, keep) in enumerate(self.passes.copies(self.closure, piece, len(sets))):
+                    nothing = [torch.zeros_like(residual) for residual, _ in look.indexed]
+                    vector = self.passes.pull(look, sets[i], nothing, total, keep)
+                    gradients[i] += torch.cat([part.reshape(-1) for part in vector]).double().cpu().numpy()
+                objective += float(look.loss.detach().mean()) * look.size / total
+                residuals = residuals + look.residuals.double().sum(dim=0).cpu().numpy() / total
+        return [(np.asarray(objective), residuals, gradient) for gradient in gradients]
+
+
+class _PerGroup(AbstractProximable):
+    """A term for each group of parameters."""
+
+    terms: tuple[AbstractProximable, ...]
+
+    @property
+    def separable(self) -> bool:
+        return all(term.separable for term in self.terms)
+
+    def value(self, x: PyTree) -> Float[Array, ""]:
+        return jnp.stack([term.value(part) for term, part in zip(self.terms, x, strict=True)]).sum()
+
+    def prox(self, x: PyTree, step_size: PyTree[ArrayLike]) -> PyTree:
+        return [term.prox(part, step_size) for term, part in zip(self.terms, x, strict=True)]
+
+    def nearest_subgradient(self, x: PyTree, direction: PyTree, tolerance: ArrayLike | None = None) -> PyTree:
+        return [
+            term.nearest_subgradient(part, target, tolerance)
+            for term, part, target in zip(self.terms, x, direction, strict=True)
+        ]
+
+    def _mismatch(self, x: PyTree) -> str | None:
+        return next((m for t, part in zip(self.terms, x, strict=True) if (m := t.mismatch(part))), None)

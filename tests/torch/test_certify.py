@@ -1,0 +1,84 @@
+"""The certificate of a torch model is the core's, from means that torch computes."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+import lariax as lx
+import lariax.torch as lt
+
+ROWS = np.random.default_rng(0).normal([1.0, 3.0], size=(512, 2))
+
+
+class Point(torch.nn.Module):
+    def __init__(self, x):
+        super().__init__()
+        self.x = torch.nn.Parameter(torch.tensor(x, dtype=torch.float64))
+        self.noise = torch.nn.Dropout(0.5)
+
+    def closure(self, z):
+        assert not self.training  # judged as it is deployed
+        x = self.noise(self.x)
+        return 0.5 * ((x - z) ** 2).sum(dim=1), {"sum": x.sum(), "low": z[:, 0] * x[0]}
+
+
+CONSTRAINTS = {"sum": lt.Equal(2.0, samples=None), "low": lt.AtMost(0.5)}
+
+
+def batches(size=8):
+    return [torch.tensor(ROWS[i : i + size]) for i in range(0, len(ROWS), size)]
+
+
+@pytest.fixture(scope="module")
+def core():
+    return lx.Problem(
+        lambda x, z: 0.5 * jnp.sum((x - z) ** 2),
+        samples=lx.Dataset(ROWS),
+        constraints={"sum": lx.Equal(jnp.sum, 2.0, samples=None), "low": lx.AtMost(lambda x, z: z[0] * x[0], 0.5)},
+        within=lx.sets.NonNegative(),
+    )
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_about_all_rows_it_says_what_the_core_says(core, given):
+    x, multipliers = [0.3, 1.6], {"sum": 0.9, "low": 0.1}
+    model = Point(x)
+    opt = lt.QuadraticPenalty([{"params": [model.x], "within": lx.sets.NonNegative()}], CONSTRAINTS)
+    mine = lt.certify(model, model.closure, batches(), opt, multipliers if given else None, population=False)
+    its = lx.certify(core, jnp.asarray(x), multipliers if given else None, draws=None)
+    assert mine.exact
+    assert not mine.population
+    assert mine.fitted is not given
+    for name in ("stationarity", "feasibility", "complementarity", "natural_residual", "objective"):
+        np.testing.assert_allclose(getattr(mine, name).estimate, getattr(its, name).estimate, atol=1e-6, err_msg=name)
+    for name, report in its.constraints.items():
+        np.testing.assert_allclose(mine.constraints[name].value, report.value, atol=1e-9)
+        assert mine.constraints[name].holds == report.holds
+        np.testing.assert_allclose(mine.multipliers[name], its.multipliers[name], atol=1e-6)
+    assert model.training
+
+
+def test_about_the_distribution():
+    """The solution of min E|x - z|^2/2 with x1 + x2 = 2 is (0, 2): there nothing speaks against it, elsewhere much."""
+    constraints = {"sum": lt.Equal(2.0, samples=None)}
+
+    def judged(x):
+        model = Point(x)
+        return lt.certify(
+            model, lambda z: (model.closure(z)[0], {"sum": model.noise(model.x).sum()}), batches(), constraints
+        )
+
+    good, bad = judged([0.0, 2.0]), judged([1.0, 1.0])
+    assert good.population
+    assert good.stationarity.low == 0
+    assert good.constraints["sum"].holds == "surely"
+    assert good.draws == 512
+    assert bad.stationarity.low > 1
+    assert "distribution" in bad.verdict
+
+
+def test_too_few_batches():
+    model = Point([0.0, 2.0])
+    with pytest.raises(ValueError, match=r"8 batches of equal size.*at least 16"):
+        lt.certify(model, model.closure, batches(64), CONSTRAINTS)
