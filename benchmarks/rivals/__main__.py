@@ -1,4 +1,4 @@
-"""`python -m benchmarks.rivals [--processes 2] [--data FOLDER] [--draws 200000] [--only NAME] [--write]`."""
+"""`python -m benchmarks.rivals`, the comparison from a shell."""
 
 import argparse
 import time
@@ -12,9 +12,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from benchmarks._results import RESULTS, write
 from benchmarks.rivals.methods import CONSTANT, FALLING
 from benchmarks.rivals.problems import problems
-from benchmarks.rivals.report import figure, table
+from benchmarks.rivals.report import FIGURES, figure, picture_of, table
 from benchmarks.rivals.run import BATCH, DRAWS, SEEDS, TUNING_DRAWS, TUNING_SEEDS, Track, jobs, tracks
 
+DESCRIPTION = (
+    "Tune every method on the same budget, run it on the same problems, say in how many draws it got where. A full run "
+    "on a machine with N cores: python -m benchmarks.rivals --processes N --write"
+)
 DISCUSSION = Path(__file__).with_name("discussion.md")
 
 
@@ -39,9 +43,9 @@ def section(found: list[Track], missing: list[str], options: argparse.Namespace,
     cases = {name: case for name, (case, _) in problems(options.data)[0].items()}
     for problem in dict.fromkeys(track.problem for track in found):
         own = [track for track in found if track.problem == problem]
-        path = figure(problem, own)
+        figure(problem, own, options.output)
         lines += ["", f"### Case {cases[problem]}: {problem}", "", *table(own), ""]
-        lines += [f"![{problem}]({path.relative_to(RESULTS.parent)})"]
+        lines += [f"![{problem}]({(FIGURES / picture_of(problem)).relative_to(RESULTS.parent)})"]
     lines += ["", *(f"Left out: {what}." for what in missing)]
     if DISCUSSION.exists():
         lines += ["", DISCUSSION.read_text().strip()]
@@ -49,11 +53,14 @@ def section(found: list[Track], missing: list[str], options: argparse.Namespace,
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.rivals", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.rivals", description=DESCRIPTION)
     parser.add_argument("--processes", type=int, default=2, help="methods side by side (2)")
     parser.add_argument("--data", type=Path, default=None, help="a folder with a9a.npz, for one more problem")
     parser.add_argument("--draws", type=int, default=DRAWS, help=f"the budget of every run ({DRAWS:,})")
     parser.add_argument("--only", action="append", help="a problem by name; may be repeated")
+    parser.add_argument(
+        "--output", type=Path, default=FIGURES, help="folder for figures and rivals.md (beside this file)"
+    )
     parser.add_argument("--write", action="store_true", help="write the tables to benchmarks/RESULTS.md")
     options = parser.parse_args()
     known, missing = problems(options.data)
@@ -63,6 +70,7 @@ def main() -> None:
     console = Console()
     for what in missing:
         console.print(f"left out: {what}")
+    options.output.mkdir(parents=True, exist_ok=True)
     pairs, began, found = jobs(options.data, options.only), time.monotonic(), {}
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as bar:
@@ -71,6 +79,7 @@ def main() -> None:
             found[track.problem, track.method] = track
             bar.update(task, advance=1, description=f"{track.problem}: {track.method}")
     text = section([found[pair] for pair in pairs], missing, options, (time.monotonic() - began) / 60)
+    (options.output / "rivals.md").write_text(text + "\n")
     console.print(text, markup=False, soft_wrap=True)
     if options.write:
         write("rivals", text)

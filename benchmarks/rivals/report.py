@@ -8,6 +8,7 @@ from benchmarks.rivals.methods import DEFAULT
 from benchmarks.rivals.run import TARGETS, Track
 
 FIGURES = Path(__file__).parent / "figures"
+"""Where the results refer to."""
 
 
 def _number(value: float) -> str:
@@ -40,7 +41,11 @@ def table(tracks: list[Track]) -> list[str]:
     return lines
 
 
-def figure(problem: str, tracks: list[Track]) -> Path:
+def picture_of(problem: str) -> str:
+    return f"{problem.replace(', ', '-').replace(' ', '-').lower()}.png"
+
+
+def figure(problem: str, tracks: list[Track], folder: Path) -> None:
     """Stationarity and feasibility against draws, medians over seeds, with the middle half shaded for the default."""
     from matplotlib.figure import Figure
 
@@ -59,7 +64,4 @@ def figure(problem: str, tracks: list[Track]) -> Path:
         panel.set(title=f"{problem}: {measure}", xlabel="draws", ylim=(1e-5, 10))
         panel.grid(alpha=0.3)
     picture.legend(*panels[0].get_legend_handles_labels(), fontsize=7, loc="outside right center")
-    FIGURES.mkdir(exist_ok=True)
-    path = FIGURES / f"{problem.replace(', ', '-').replace(' ', '-').lower()}.png"
-    picture.savefig(path, dpi=80)
-    return path
+    picture.savefig(folder / picture_of(problem), dpi=80)
