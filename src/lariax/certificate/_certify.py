@@ -309,7 +309,10 @@ def findings(oracle: Oracle, means: Means, z: Vector, y: Float[Array, " m"], at:
     simple, x = oracle.problem.simple, oracle.x_of(z)
     bends = not isinstance(simple, Everything | Zero)
     stationarity = length_interval(means.gradient, _to_cone(oracle, z), at, kinks=bends)
-    natural = length_interval(means.gradient, _one_step(oracle, z), at, kinks=True) if bends else stationarity
+    natural = stationarity
+    if bends:  # one after the other, to share their memory
+        gradients, stationarity = jax.lax.optimization_barrier((means.gradient, stationarity))
+        natural = length_interval(gradients, _one_step(oracle, z), at, kinks=True)
     outside = z - oracle.coordinates.ravel(simple.prox(x, 0.0))
     inside = oracle.problem.within.contains(x) & jnp.isfinite(simple.value(x))
     gap = jnp.where(inside, 0, jnp.sqrt(jnp.sum(outside**2)))

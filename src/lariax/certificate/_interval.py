@@ -207,7 +207,7 @@ def _bends(
 
     def bend(weights: Float[Array, " k"]) -> Float[Array, ""]:
         scaled = weights * (at.kink_stretch / np.sqrt(k * (k - 1)))
-        error = jnp.sum(scaled[:, None] * (means - mean), axis=0)
+        error = jnp.matmul(scaled, means, precision="highest") - jnp.sum(scaled) * mean
         return jnp.sum(residual(mean + error) ** 2) - jnp.sum((value + slope(error)) ** 2)
 
     bent = jax.lax.map(bend, jnp.concatenate([some, -some]), batch_size=16 if p <= 2**12 else None)

@@ -21,7 +21,6 @@ from lariax.formulas import (
     believable,
     diagonal,
     gain,
-    groups,
     lagged,
     measured,
     multiplier_bound,
@@ -40,7 +39,7 @@ from lariax.formulas import (
 )
 from lariax.methods._base import AbstractMethod, Answer, check_positive
 from lariax.methods._whitening import shaped
-from lariax.oracle import Batch, Look, Oracle, Vector, for_each, occasionally
+from lariax.oracle import Batch, Halves, Look, Oracle, Vector, for_each, occasionally
 
 
 class TrackedState(NamedTuple):
@@ -129,7 +128,7 @@ class TrackedLagrangian(AbstractMethod):
 
     def step(self, oracle: Oracle, state: TrackedState, k: Float[Array, ""], batch: Batch) -> TrackedState:
         oracle = _in_metric(oracle, state)
-        s, shape, parts = state, state.shape, groups(oracle.batch_size)
+        s, shape = state, state.shape
         rate, tiny = rate_at(jnp, k), _tiny(oracle)
         eta, rho = self._lengths(s)
 
@@ -138,8 +137,8 @@ class TrackedLagrangian(AbstractMethod):
             return rho * (times(jnp, shape.penalty, values) + s.scale * times(jnp, shape.dual, values))
 
         x = oracle.prox(s.x - eta * s.gradient, eta)
-        now = oracle.look_in_groups(x, batch, parts)
-        then = None if self.one_backward else oracle.look_in_groups(s.x, batch, parts)  # the same samples
+        now = oracle.look_at_halves(x, batch)
+        then = None if self.one_backward else oracle.look_at_halves(s.x, batch)  # the same samples
 
         # constraint values, sample by sample
         c0 = oracle.residual_rows(s.x, batch) if then is None else oracle.rows_of(then)
@@ -155,16 +154,16 @@ class TrackedLagrangian(AbstractMethod):
         each_weights = oracle.signed(bound * s.multipliers + jax.vmap(respond)(others))
         weights = jnp.mean(each_weights, axis=0)
 
-        # Lagrangian gradient, group by group
-        h1 = oracle.group_gradients(now, each_weights)
+        # Lagrangian gradient, half by half
+        h1 = oracle.halved_gradient(now, each_weights)
         alpha_g = self._gain(s.of_gradient, k)
         if then is None:
             h0 = h1  # a fresh measurement, of a gradient that is not followed
             alpha_g = jnp.maximum(alpha_g, jnp.minimum(1, 4 * s.scale))  # a mean that lags behind the steps would swing
-            gradient = lagged(s.gradient, jnp.mean(h1, axis=0), alpha_g)
+            gradient = lagged(s.gradient, h1.mean, alpha_g)
         else:
-            h0 = oracle.group_gradients(then, s.weights)
-            gradient = storm(jnp.mean(h1, axis=0), jnp.mean(h0, axis=0), s.gradient, alpha_g)
+            h0 = oracle.halved_gradient(then, s.weights)
+            gradient = storm(h1.mean, h0.mean, s.gradient, alpha_g)
 
         # what the batch says about noise and drift; rounding is noise too
         followed = respond(jnp.mean(c1 - c0, axis=0))
@@ -183,9 +182,9 @@ class TrackedLagrangian(AbstractMethod):
             s.of_gradient,
             alpha_g,
             rate,
-            noise=jnp.sum(variance_of_mean(jnp, h0)) + _square(_eps(oracle) * jnp.mean(h0, axis=0)),
+            noise=h0.noise + _eps(oracle) ** 2 * _square(h0.mean),
             drift=drift,
-            innovation=believable(jnp, s.of_gradient, _square(jnp.mean(h0, axis=0) - s.gradient)),
+            innovation=believable(jnp, s.of_gradient, _square(h0.mean - s.gradient)),
         )
 
         scale = next_scale(
@@ -219,7 +218,7 @@ class TrackedLagrangian(AbstractMethod):
             metric=s.metric,
             backed_off=s.backed_off,
         )
-        return _unless_it_blew_up(oracle, s, new, jnp.mean(h0, axis=0), jnp.mean(h1, axis=0))
+        return _unless_it_blew_up(oracle, s, new, h0.mean, h1.mean)
 
     def _lengths(self, s: TrackedState) -> tuple[Array, Array]:
         """eta and rho."""
@@ -244,8 +243,8 @@ class TrackedLagrangian(AbstractMethod):
         rate: Array,
         batch: Batch,
         dx: Vector,
-        before: Float[Array, "groups d"] | None,
-        now: Look,
+        before: Halves | None,
+        now: tuple[Look, Look],
         weights: Float[Array, " m"],
         followed: Float[Array, " m"],
     ) -> tuple[Curvature, Array]:
@@ -258,26 +257,20 @@ class TrackedLagrangian(AbstractMethod):
             h0 = before
             if h0 is None:
                 with occasionally(1 / EVERY):
-                    then = oracle.look_in_groups(s.x, batch, now.objective.shape[0])
-                h0 = oracle.group_gradients(then, s.weights)
-            fixed, follow, full = (oracle.group_gradients(now, w) - h0 for w in (s.weights, following, weights))
+                    then = oracle.look_at_halves(s.x, batch)
+                h0 = oracle.halved_gradient(then, s.weights)
+            fixed, follow, full = (oracle.halved_gradient(now, w) - h0 for w in (s.weights, following, weights))
             if self.one_backward:  # the estimate does not follow the moves, so all of a move is drift
-                of_step, of_weights = (
-                    _square(jnp.mean(follow, axis=0)),
-                    _square(jnp.mean(full - follow, axis=0)),
-                )
+                of_step, of_weights = _square(follow.mean), _square((full - follow).mean)
             else:
-                of_step, of_weights = (
-                    jnp.sum(variance_of_mean(jnp, follow)),
-                    jnp.sum(variance_of_mean(jnp, full - follow)),
-                )
+                of_step, of_weights = follow.noise, (full - follow).noise
             length = _square(dx) + _tiny(oracle)
             seen = Answers(
                 length=length,
                 real=length > (1e-12 * (1 + jnp.linalg.norm(s.x))) ** 2,  # otherwise dx is rounding
-                fixed=_square(jnp.mean(fixed, axis=0)),
-                along=jnp.vdot(dx, jnp.mean(follow, axis=0)),
-                follow=_square(jnp.mean(follow, axis=0)),
+                fixed=_square(fixed.mean),
+                along=jnp.vdot(dx, follow.mean),
+                follow=_square(follow.mean),
                 of_step=of_step,
                 of_weights=of_weights,
             )
@@ -291,19 +284,18 @@ class TrackedLagrangian(AbstractMethod):
     # --- the start, and now and then
 
     def init(self, oracle: Oracle, point: Vector, batches: Batch) -> TrackedState:
-        batch, parts = batches.first, groups(oracle.batch_size)
-        look = oracle.look_in_groups(point, batch, parts)
+        batch = batches.first
+        look = oracle.look_at_halves(point, batch)
         rows = oracle.rows_of(look)
         nothing = jnp.zeros(oracle.rows, oracle.dtype)
-        slopes = oracle.group_gradients(look, nothing)
-        slope = jnp.mean(slopes, axis=0)
+        slope = oracle.halved_gradient(look, nothing).mean
 
         # curvature of the objective, from a short step along its gradient, or anywhere if it has none
         size, steep = 1 + jnp.linalg.norm(point), jnp.linalg.norm(slope)
         along = jnp.where(steep > 0, slope / (steep + _tiny(oracle)), point.size**-0.5)
         probe = -100 * jnp.sqrt(_eps(oracle)) * size * along
-        beyond = oracle.group_gradients(oracle.look_in_groups(point + probe, batch, parts), nothing)
-        bend = jnp.linalg.norm(jnp.mean(beyond, axis=0) - slope) / (jnp.linalg.norm(probe) + _tiny(oracle))
+        beyond = oracle.halved_gradient(oracle.look_at_halves(point + probe, batch), nothing)
+        bend = jnp.linalg.norm(beyond.mean - slope) / (jnp.linalg.norm(probe) + _tiny(oracle))
         largest = jnp.maximum(bend, 1e-3 * steep / size)
         zero = jnp.zeros((), oracle.dtype)
         curvature = Curvature(largest, largest**2, largest, largest**2, zero)
@@ -315,14 +307,14 @@ class TrackedLagrangian(AbstractMethod):
         constraints = jnp.mean(rows, axis=0)
         others = oracle.repelled((oracle.batch_size * constraints - rows) / (oracle.batch_size - 1), rows)
         each = oracle.signed(largest * jax.vmap(lambda v: times(jnp, shape.penalty, v))(others))
-        gradients = oracle.group_gradients(look, each)
+        gradient = oracle.halved_gradient(look, each)
         return TrackedState(
             x=point,
-            gradient=jnp.mean(gradients, axis=0),
+            gradient=gradient.mean,
             constraints=constraints,
             multipliers=nothing,
             weights=jnp.mean(each, axis=0),
-            of_gradient=Filter.fresh(jnp.sum(variance_of_mean(jnp, gradients))),
+            of_gradient=Filter.fresh(gradient.noise),
             of_constraints=Filter.fresh(value_noise),
             curvature=curvature,
             scale=zero + 0.1,
@@ -373,11 +365,10 @@ class TrackedLagrangian(AbstractMethod):
         In coordinates z = x / metric with metric^2 = 1 / rms that is an ordinary step, so all that belongs to the old
         coordinates is carried over to the new ones.
         """
-        parts = groups(oracle.batch_size)
 
         def squares(batch: Batch) -> Vector:
-            look = oracle.look_in_groups(before * s.x, batch, parts)
-            return jnp.mean(oracle.group_gradients(look, s.weights) ** 2, axis=0)
+            seen = oracle.halved_gradient(oracle.look_at_halves(before * s.x, batch), s.weights)
+            return (seen.first**2 + seen.second**2) / 2
 
         rms = jnp.sqrt(jnp.mean(for_each(squares, batches), axis=0))
         wanted = jnp.sqrt(jnp.mean(rms) / (rms + 1e-3 * jnp.mean(rms) + _tiny(oracle)))

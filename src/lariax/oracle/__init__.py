@@ -5,6 +5,7 @@ from lariax.oracle._coordinates import Coordinates
 from lariax.oracle._oracle import (
     Batch,
     Block,
+    Halves,
     Look,
     Oracle,
     Rows,
@@ -18,6 +19,7 @@ __all__ = [
     "Batch",
     "Block",
     "Coordinates",
+    "Halves",
     "LariaxWarning",
     "Look",
     "Oracle",

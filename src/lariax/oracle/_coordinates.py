@@ -35,10 +35,13 @@ class Coordinates:
         return jnp.concatenate([jnp.ravel(leaf).astype(self.dtype) for leaf in jax.tree.leaves(x)])
 
     def unravel(self, vector: Float[Array, " d"], cast: bool = True) -> PyTree[Array]:
-        """The pytree of a vector; `cast` gives every leaf its own precision again."""
-        leaves, start = [], 0
-        for shape, dtype in zip(self.shapes, self.dtypes, strict=True):
-            leaf = vector[start : start + prod(shape)].reshape(shape)
-            leaves.append(leaf.astype(dtype) if cast else leaf)
-            start += prod(shape)
+        """The pytree of a vector; `cast` gives every leaf its own precision again.
+
+        By one split, whose transpose is one concatenation: that of as many slices would be a sum of padded vectors.
+        """
+        parts = jax.lax.split(vector, [prod(shape) for shape in self.shapes]) if len(self.shapes) > 1 else [vector]
+        leaves = [
+            part.reshape(shape).astype(dtype if cast else part.dtype)
+            for part, shape, dtype in zip(parts, self.shapes, self.dtypes, strict=True)
+        ]
         return jax.tree.unflatten(self.structure, leaves)

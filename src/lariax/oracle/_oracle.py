@@ -74,6 +74,26 @@ class Look(NamedTuple):
         return self.pull((jnp.full_like(self.objective, objective / n), spread))[0]
 
 
+class Halves(NamedTuple):
+    """The mean of a vector over a batch, as its means over the two halves: their difference shows its noise."""
+
+    first: Vector
+    second: Vector
+    share: float  # of the first half in the batch
+
+    @property
+    def mean(self) -> Vector:
+        return self.share * self.first + (1 - self.share) * self.second
+
+    @property
+    def noise(self) -> Float[Array, ""]:
+        """The variance of the mean, summed over the entries."""
+        return self.share * (1 - self.share) * jnp.sum((self.first - self.second) ** 2)
+
+    def __sub__(self, other: "Halves") -> "Halves":
+        return Halves(self.first - other.first, self.second - other.second, self.share)
+
+
 class Oracle(eqx.Module):
     """The problem as a method sees it, for a given batch size.
 
@@ -187,35 +207,43 @@ class Oracle(eqx.Module):
         (objective, residuals), pull = jax.vjp(evaluate, z)
         return Look(objective, residuals, pull)
 
-    def look_in_groups(self, z: Vector, batch: Batch, groups: int) -> Look:
-        """`look`, on equal parts of the batch: everything in it has a leading axis of groups."""
-        part = replace(self, batch_size=self.batch_size // groups)
+    def look_at_halves(self, z: Vector, batch: Batch) -> tuple[Look, Look]:
+        """`look`, on either half of the batch; of an odd one the first is larger."""
+        first = -(-self.batch_size // 2)
         _count(self._calls(objective=True))
         with _uncounted():
-            return jax.vmap(lambda rows: part.look(z, rows), axis_size=groups)(_split(batch, groups))
+            return (
+                replace(self, batch_size=first).look(z, jax.tree.map(lambda rows: rows[:first], batch)),
+                replace(self, batch_size=self.batch_size - first).look(z, jax.tree.map(lambda r: r[first:], batch)),
+            )
 
-    def rows_of(self, look: Look) -> Float[Array, "n m"]:
-        """The residuals of a look in groups, one row a sample."""
-        groups = look.objective.shape[0]
-        each = (groups, self.batch_size // groups)
-        parts = [jnp.broadcast_to(r, (*each, r.shape[-1])).reshape(self.batch_size, -1) for r in look.residuals]
-        return jnp.concatenate(parts, axis=1) if parts else jnp.zeros((self.batch_size, 0), self.dtype)
+    def rows_of(self, halves: tuple[Look, Look]) -> Float[Array, "n m"]:
+        """The residuals of a look at halves, one row a sample."""
+        first = -(-self.batch_size // 2)
+        sizes = (first, self.batch_size - first)
+        rows = [
+            jnp.concatenate([jnp.broadcast_to(r, (n, r.shape[1])) for r, n in zip(parts, sizes, strict=True)])
+            for parts in zip(*(look.residuals for look in halves), strict=True)
+        ]
+        return jnp.concatenate(rows, axis=1) if rows else jnp.zeros((self.batch_size, 0), self.dtype)
 
     def residual_rows(self, z: Vector, batch: Batch) -> Float[Array, "n m"]:
         """The residuals by a forward pass alone, one row a sample."""
         rows = [jnp.broadcast_to(r, (self.batch_size, r.shape[1])) for r in self.residuals(z, batch)]
         return jnp.concatenate(rows, axis=1) if rows else jnp.zeros((self.batch_size, 0), self.dtype)
 
-    def group_gradients(self, look: Look, weights: Float[Array, "n m"]) -> Float[Array, "groups d"]:
-        """For each group the mean of grad f + J_i^T w_i, from one row of weights a sample (or one for all)."""
-        groups = look.objective.shape[0]
-        each_group = (groups, self.batch_size // groups, self.rows)
-        spread = jnp.broadcast_to(weights, (self.batch_size, self.rows)).reshape(each_group)
-        each = tuple(
-            jnp.mean(part, axis=1, keepdims=True) if block.source is None else part
-            for block, part in ((block, spread[..., block.rows]) for block in self.blocks)
-        )
-        return jax.vmap(lambda one, w: one.gradient(w))(look, each)
+    def halved_gradient(self, halves: tuple[Look, Look], weights: Float[Array, "n m"]) -> Halves:
+        """The mean of grad f + J_i^T w_i over each half, from one row of weights a sample (or one for all)."""
+        first = -(-self.batch_size // 2)
+        spread = jnp.broadcast_to(weights, (self.batch_size, self.rows))
+
+        def gradient(look: Look, rows: Float[Array, "half m"]) -> Vector:
+            parts = ((block, rows[:, block.rows]) for block in self.blocks)
+            return look.gradient(
+                tuple(jnp.mean(w, axis=0, keepdims=True) if block.source is None else w for block, w in parts)
+            )
+
+        return Halves(gradient(halves[0], spread[:first]), gradient(halves[1], spread[first:]), first / self.batch_size)
 
     def jacobian(self, z: Vector, batch: Batch) -> Float[Array, "m d"]:
         """The mean Jacobian of the residuals, by one backward pass a row."""
@@ -454,10 +482,6 @@ def for_each(function: Callable[[Batch], PyTree], batches: Batch) -> PyTree:
     if not jax.tree.leaves(batches):
         return jax.tree.map(lambda value: jnp.stack([value, value]), function(batches))
     return jax.lax.map(function, batches)
-
-
-def _split(batch: Batch, groups: int) -> Batch:
-    return jax.tree.map(lambda rows: rows.reshape(groups, rows.shape[0] // groups, *rows.shape[1:]), batch)
 
 
 _tally: ContextVar[list[float] | None] = ContextVar("evaluations", default=None)

@@ -1,0 +1,135 @@
+"""What an iteration of the default method costs: `python -m benchmarks.cost [--write]`.
+
+Against plain SGD on the same augmented Lagrangian, with the same batch, in the same compiled loop with the same draws:
+one look at the samples and one product J^T w an iteration, fixed step, penalty and dual step. CPU time of one core.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+if __name__ == "__main__" and hasattr(os, "sched_setaffinity"):  # before any thread is started
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+
+import lariax as lx
+from benchmarks.speed import least, microseconds, wells
+from lariax.methods import AbstractMethod
+from lariax.methods._base import AbstractScheduledMethod, Answer
+
+
+class SGDState(NamedTuple):
+    x: jax.Array
+    values: jax.Array
+    multipliers: jax.Array
+
+
+class AugmentedSGD(AbstractScheduledMethod):
+    """x -= eta (grad f + J^T (y + rho c)),  y += rho c,  from all ordered pairs of the batch, and nothing else."""
+
+    step_size: float = 1e-4
+    penalty: float = 1.0
+
+    wants_slacks: ClassVar[bool] = True
+    smallest_batch: ClassVar[int] = 2
+    copies: ClassVar[int] = 1
+
+    def prepare(self, oracle: Any, x: Any) -> "AugmentedSGD":
+        return self
+
+    def init(self, oracle: Any, point: jax.Array, batches: Any) -> SGDState:
+        nothing = jnp.zeros(oracle.rows, oracle.dtype)
+        return SGDState(point, nothing, nothing)
+
+    def step(self, oracle: Any, state: SGDState, k: jax.Array, batch: Any) -> SGDState:
+        gradient, values = oracle.penalty_gradient(state.x, self.penalty, batch, state.multipliers)
+        x = oracle.prox(state.x - self.step_size * gradient, self.step_size)
+        return SGDState(x, values, state.multipliers + 1e-4 * self.penalty * values)
+
+    def answer(self, oracle: Any, state: SGDState, k: jax.Array) -> Answer:
+        return Answer(state.x, state.values, state.multipliers)
+
+    def observe(self, oracle: Any, state: SGDState, k: jax.Array) -> dict[str, jax.Array]:
+        return {}
+
+
+class NoRefresh(lx.TrackedLagrangian):
+    """Without refreshes of the penalty's shape, to see what an iteration costs and what they do."""
+
+    def refresh(self, oracle: Any, state: Any, batches: Any, key: Any) -> Any:
+        return state
+
+
+class Case(NamedTuple):
+    name: str
+    make: Callable[[], tuple[lx.Problem, jax.Array]]
+    batch: int
+    iterations: int
+
+
+def network(width: int, rows: int = 4000, inputs: int = 64) -> tuple[lx.Problem, jax.Array]:
+    """A two-layer network with two constraints on its outputs, in one pass over a row."""
+    rng = np.random.default_rng(0)
+    data = lx.Dataset({"v": rng.normal(size=(rows, inputs)).astype("float32"), "y": rng.integers(0, 2, rows)})
+    x0 = {
+        "in": jnp.asarray(rng.normal(size=(inputs, width)) / 8, "float32"),
+        "mid": jnp.asarray(rng.normal(size=(width, width)) / np.sqrt(width), "float32"),
+        "out": jnp.asarray(rng.normal(size=(width, 2)) / np.sqrt(width), "float32"),
+    }
+
+    def look(x: Any, row: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
+        out = jnp.tanh(jnp.tanh(row["v"] @ x["in"]) @ x["mid"]) @ x["out"]
+        return jax.nn.softplus((1 - 2 * row["y"]) * out[0]), {"rate": out[1] - 0.1, "size": jnp.sum(out**2)}
+
+    constraints = {"rate": lx.Equal(), "size": lx.AtMost(bound=1.0)}
+    return lx.Problem.joint(look, samples=data, constraints=constraints), x0
+
+
+CASES = (
+    Case("50 variables", lambda: wells(50), 2, 40_000),
+    Case("50 variables", lambda: wells(50), 32, 8_000),
+    Case("10,000 variables", lambda: wells(10_000), 2, 400),
+    Case("network, 8,320 parameters", lambda: network(64), 16, 2_000),
+    Case("network, 8,320 parameters", lambda: network(64), 64, 1_000),
+    Case("network, 82,432 parameters", lambda: network(256), 64, 200),
+)
+
+
+def timed(case: Case, methods: list[AbstractMethod]) -> list[float]:
+    """CPU seconds an iteration of each method, without what a run costs once."""
+    problem, x0 = case.make()
+
+    def run(method: AbstractMethod, count: int) -> Callable[[], Any]:
+        options = {"iterations": count, "record_every": 2**30, "batch_size": case.batch}
+        return lambda: jax.block_until_ready(lx.solve(problem, x0, method, **options).x)
+
+    pairs = [run(method, count) for method in methods for count in (128, 128 + case.iterations)]
+    for call in pairs:
+        call()
+    times = least(5, *pairs)
+    return [(long - short) / case.iterations for short, long in zip(times[::2], times[1::2], strict=True)]
+
+
+def main() -> None:
+    argparse.ArgumentParser(prog="python -m benchmarks.cost", description=__doc__).parse_args()
+    methods = [AugmentedSGD(), NoRefresh(), NoRefresh(one_backward=True), lx.TrackedLagrangian()]
+    console = Console()
+    for case in CASES:
+        sgd, ours, one, full = timed(case, methods)
+        console.print(
+            f"{case.name}, batch {case.batch}: SGD {microseconds(sgd)}, ours {microseconds(ours)} ({ours / sgd:.2f}), "
+            f"one backward {microseconds(one)} ({one / sgd:.2f}), with refreshes {microseconds(full)}",
+            highlight=False,
+        )
+        sys.stdout.flush()
+        jax.clear_caches()
+
+
+if __name__ == "__main__":
+    main()
