@@ -147,11 +147,6 @@ def next_scale(
     return xp.minimum(xp.maximum(scale * xp.where(too_long, 1 - change, 1 + change), 1e-4), 1)
 
 
-def groups(batch_size: int) -> int:
-    """Into how many equal parts a batch is cut to see the noise of gradients: two if it can be halved."""
-    return next(parts for parts in range(2, batch_size + 1) if batch_size % parts == 0)
-
-
 def next_refresh(xp: Any, iteration: Any, start: int, window: int) -> Any:
     """A quarter further on, at the end of a window of places. Iteration k has place k + start - 1."""
     place = iteration + start - 1 + xp.maximum(iteration // 4, 1)

@@ -124,13 +124,13 @@ class Passes:
         return [Piece(part, 0, None) for part in self.batches(batch)]
 
     def cut(self, batch: Any) -> "Cut":
-        """The batch cut into groups of (nearly) equal size."""
+        """The batch cut into halves; of an odd one the first is larger."""
         parts = self.batches(batch)
         counts = [rows_of(part) for part in parts]
         first, total = self.place(sum(counts))
         if total < 2:
             raise ValueError("a batch of one row shows neither noise nor pairs: give batches of at least two rows.")
-        bounds = [round(total * g / _groups(total)) for g in range(_groups(total) + 1)]
+        bounds = [0, -(-total // 2), total]
         pieces, at = [], 0
         for part, count in zip(parts, counts, strict=True):
             for group, (low, high) in enumerate(pairwise(bounds)):
@@ -277,11 +277,6 @@ class Passes:
             for part in vector:
                 distributed.all_reduce(part)
         return vector
-
-
-def _groups(total: int) -> int:
-    """As in the core for batches that two or three divides; otherwise two that are not quite equal."""
-    return 3 if total % 2 and total % 3 == 0 else 2
 
 
 def rows_of(batch: Any, default: Any = "raise") -> Any:

@@ -313,7 +313,7 @@ class TrackedLagrangian(AbstractConstrained):
         mean = before.mean
         return torch.stack(
             [
-                self._spread(before.each, mean, shares),
+                self._spread(before.each, shares),
                 self._square(mean),
                 self._square(minus(mean, self.estimate)),
                 self._square(fresh),
@@ -330,8 +330,8 @@ class TrackedLagrangian(AbstractConstrained):
         else:
             moves = [minus(a, b) for a, b in zip(follow.each, before.each, strict=True)]
             turns = [minus(a, b) for a, b in zip(full.each, follow.each, strict=True)]
-            of_step = self._spread(moves, at_follow, shares)
-            of_weights = self._spread(turns, minus(full.mean, follow.mean), shares)
+            of_step = self._spread(moves, shares)
+            of_weights = self._spread(turns, shares)
         along = torch.stack([torch.sum(a * b) for a, b in zip(dx, at_follow, strict=True)]).sum()
         size = self._length(self.space.pack(self.previous))
         numbers = [self._length(dx), size, self._square(at_fixed), along, self._square(at_follow), of_step, of_weights]
@@ -351,12 +351,9 @@ class TrackedLagrangian(AbstractConstrained):
             move = [x / m for x, m in zip(move, self.metric, strict=True)]
         return sum_of_squares(move)
 
-    def _spread(self, each: list[Vector], mean: Vector, shares: list[float]) -> Tensor:
-        """The variance of the mean of groups of nearly equal size, in all entries together."""
-        if len(each) == 2:
-            return shares[0] * shares[1] * self._square(minus(each[0], each[1]))
-        parts = [share * self._square(minus(one, mean)) for one, share in zip(each, shares, strict=True)]
-        return torch.stack(parts).sum() / (len(each) - 1)
+    def _spread(self, each: list[Vector], shares: list[float]) -> Tensor:
+        """The variance of the mean over two halves, in all entries together."""
+        return shares[0] * shares[1] * self._square(minus(each[0], each[1]))
 
     def _gain(self, filter: Filter, k: float) -> Any:
         if self.gain_exponent is None:
@@ -441,7 +438,7 @@ class TrackedLagrangian(AbstractConstrained):
         sets: list[Choice] = [lambda i, look: (own[cut.pieces[i].rows], self._indexed(look, 1))]
         (first,), looks = self._backward(closure, cut, sets, None)
         self.estimate = first.mean
-        noise = float(self._spread(first.each, first.mean, cut.shares))
+        noise = float(self._spread(first.each, cut.shares))
         tuned = Tuned(
             constraints,
             np.zeros_like(constraints),
