@@ -33,7 +33,7 @@ def section(found: list[Track], missing: list[str], options: argparse.Namespace,
         f"draws, batch size {BATCH}, {len(SEEDS)} seeds. Each was tuned on a grid of 12 settings of its own, by the "
         f"larger error after {min(TUNING_DRAWS, options.draws):,} draws with {len(TUNING_SEEDS)} other seeds: "
         f"four steps, as fractions {steps} of 1 / (L + rho J^2), times three penalties, momenta, dual steps or "
-        "tolerances (`methods.py`). The default method has no settings.",
+        'tolerances (`methods.py`). `method="auto"` has no settings.',
         "",
         "Cells: draws until stationarity (with the best multipliers) and feasibility (rows scaled by their gradients) "
         "are both within the target, median over seeds [least .. most], and the CPU time of so many draws, without "

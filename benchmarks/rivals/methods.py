@@ -18,7 +18,8 @@ FALLING = (0.03, 0.1, 0.3, 1.0)
 CONSTANT = (0.0003, 0.003, 0.03, 0.3)
 """and for steps that do not."""
 
-DEFAULT = "TrackedLagrangian (no settings)"
+DEFAULT = 'method="auto"'
+"""What `lx.solve` does when nothing is said."""
 
 
 class Scales(NamedTuple):

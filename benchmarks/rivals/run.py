@@ -61,7 +61,7 @@ def _errors(solved: Solved, x: jax.Array) -> np.ndarray:
     return np.where(np.isfinite(found), found, np.inf)
 
 
-def _follow(solved: Solved, method: AbstractMethod, seed: int, places: np.ndarray) -> tuple[list, list]:
+def _follow(solved: Solved, method: AbstractMethod | str, seed: int, places: np.ndarray) -> tuple[list, list]:
     """One run, looked at after each number of draws: the draws it took, and its errors there."""
     problem, draws, errors = solved.case.problem, [], []
     result, spent = solved.case.x0, 0
@@ -76,7 +76,7 @@ def _follow(solved: Solved, method: AbstractMethod, seed: int, places: np.ndarra
     return draws, errors
 
 
-def _pace(solved: Solved, method: AbstractMethod, budget: int) -> float:
+def _pace(solved: Solved, method: AbstractMethod | str, budget: int) -> float:
     """CPU seconds a draw, in one uninterrupted run of code that is compiled already."""
     began = time.process_time()
     result = lx.solve(solved.case.problem, solved.case.x0, method, draws=budget, batch_size=BATCH)
@@ -96,12 +96,18 @@ def _tuned(solved: Solved, name: str, budget: int) -> tuple[AbstractMethod, str]
     return entry.make(scales, *best), f"step {best[0]:g}, {entry.meaning} {best[1]:g}"
 
 
+def _untuned(solved: Solved) -> tuple[str, str]:
+    """The choice of `lx.solve`, and a word on which it was."""
+    result = lx.solve(solved.case.problem, solved.case.x0, "auto", iterations=1, batch_size=BATCH)
+    return "auto", f"none ({type(result.continuation.method).__name__})"
+
+
 def track(problem: str, name: str, found: np.ndarray, data: Path | None, budget: int) -> Track:
     """Tune a method, then run it on the seeds of the report. `found` is the solution."""
     case = problems(data)[0][problem][1]()
     solved = solve(replace(case, guess=jnp.asarray(found)))
     tuning = min(TUNING_DRAWS, budget)
-    method, setting = (lx.TrackedLagrangian(), "") if name == DEFAULT else _tuned(solved, name, tuning)
+    method, setting = _untuned(solved) if name == DEFAULT else _tuned(solved, name, tuning)
     places = np.unique(np.geomspace(budget / 1000, budget, PLACES).astype(int))
     draws, errors = zip(*(_follow(solved, method, seed, places) for seed in SEEDS), strict=True)
     return Track(problem, name, setting, np.asarray(draws), np.asarray(errors), _pace(solved, method, tuning))
