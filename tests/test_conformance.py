@@ -16,7 +16,10 @@ METHODS = {
     "DualPenalty": lx.DualPenalty(step_size=0.02, penalty=1.0, dual_step=0.1),
     "LinearizedALM": lx.LinearizedALM(lipschitz=2.0),
     "TrackedLagrangian": lx.TrackedLagrangian(),
+    "TangentNormal": lx.TangentNormal(),
 }
+FOR_ALL = [name for name in METHODS if name != "TangentNormal"]
+SEPARABLE = ["Everything", "Box"]
 SIMPLE = {
     "Everything": {},
     "Box": {"within": lx.sets.Box(-1.0, 1.0)},
@@ -63,6 +66,10 @@ def order(x, z):
     return x[0, 0] - x[1, 1] + 0.1 * z[0, 0] * x[0, 1]
 
 
+def exact_order(x):
+    return x[0, 0] - x[1, 1]
+
+
 def size(x):
     return jnp.sum(x**2)
 
@@ -71,11 +78,23 @@ def problem_for(method, simple, source):
     """min ||x - t||^2 with trace x = 1 and x_00 <= x_11 + 0.1, through noise where the method takes it."""
     constraints = {"trace": TRACE}
     if method != "LinearizedALM":
-        constraints |= {"order": lx.AtMost(order, 0.1), "size": lx.AtMost(size, 10.0, samples=None)}
+        exact = method == "TangentNormal"
+        constraints["order"] = lx.AtMost(exact_order, 0.1, samples=None) if exact else lx.AtMost(order, 0.1)
+        constraints["size"] = lx.AtMost(size, 10.0, samples=None)
     return lx.Problem(distance, samples=SOURCES[source](), constraints=constraints, **SIMPLE[simple])
 
 
-COMBINATIONS = list(pairwise(METHODS, SIMPLE, SOURCES, PRECISIONS))
+COMBINATIONS = [
+    *pairwise(FOR_ALL, SIMPLE, SOURCES, PRECISIONS),
+    ("TangentNormal", "Everything", "Distribution", "float64"),
+    ("TangentNormal", "Box", "epochs", "float32"),
+]
+
+
+@pytest.mark.parametrize("simple", [name for name in SIMPLE if name not in SEPARABLE])
+def test_what_does_not_fit_is_refused(simple):
+    with pytest.raises(ValueError, match="TangentNormal is for"):
+        lx.solve(problem_for("TangentNormal", simple, "Distribution"), jnp.eye(2), lx.TangentNormal(), iterations=1)
 
 
 def conforms(make, x0, method, batch_size=2):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from lariax import prox, sets
 from lariax.certificate import Certificate, certify
 from lariax.loop import STATUSES, Checkpoint, CheckpointError, History, Result, Snapshot, resume, solve
-from lariax.methods import DualPenalty, LinearizedALM, QuadraticPenalty, TrackedLagrangian
+from lariax.methods import DualPenalty, LinearizedALM, QuadraticPenalty, TangentNormal, TrackedLagrangian
 from lariax.oracle import LariaxWarning
 from lariax.problem import AtLeast, AtMost, Dataset, Distribution, Equal, Linear, Problem, Stratified, Stream
 
@@ -36,6 +36,7 @@ __all__ = [
     "Snapshot",
     "Stratified",
     "Stream",
+    "TangentNormal",
     "TrackedLagrangian",
     "certify",
     "prox",

@@ -153,7 +153,9 @@ def _least_squares(
         image = curvature(t)
         return image / jnp.maximum(jnp.linalg.norm(image), jnp.finfo(image.dtype).tiny)
 
-    start = jnp.ones_like(price) / jnp.sqrt(max(price.shape[0], 1))
+    start = jax.random.normal(
+        jax.random.key(0), price.shape, price.dtype
+    )  # rows of length one have eigenvectors of ones
     largest = jnp.linalg.norm(curvature(jax.lax.fori_loop(0, 20, power, start)))
     step = 1 / jnp.maximum(1.3 * largest, jnp.finfo(price.dtype).tiny)
 

@@ -137,12 +137,22 @@ def next_scale(
         gain_of_step,
         xp.vdot(left, times(xp, shape.penalty, left)) / (4 * xp.vdot(weight, error) + tiny),
     )
-    allowed = DRIFT * (1 + HASTE / (1 + k / 1000)) * xp.minimum(xp.maximum(signal, 1), 1e6)
+    allowed = allowed_drift(xp, k, signal)
     drift, alpha, noise = of_gradient
     drifts, alphas, noises = of_constraints
     too_long = (drift > allowed * alpha**2 * noise) | (
         xp.vdot(weight, drifts) > allowed * xp.vdot(weight, alphas**2 * noises)
     )
+    return rescaled(xp, scale, too_long, rate)
+
+
+def allowed_drift(xp: Any, k: Any, signal: Any) -> Any:
+    """How much of the noise that averaging leaves a step may add, given how far what it follows stands out."""
+    return DRIFT * (1 + HASTE / (1 + k / 1000)) * xp.minimum(xp.maximum(signal, 1), 1e6)
+
+
+def rescaled(xp: Any, scale: Any, too_long: Any, rate: Any) -> Any:
+    """theta after a step that was, or was not, too long."""
     change = xp.minimum(0.02, rate / 2)
     return xp.minimum(xp.maximum(scale * xp.where(too_long, 1 - change, 1 + change), 1e-4), 1)
 

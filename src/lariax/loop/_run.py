@@ -201,6 +201,7 @@ def advance(
             end = jnp.minimum(until, jnp.minimum(next_record, jnp.minimum(run.next_pick, run.next_refresh)))
             evaluations = records.evaluations + round(sum(per_iteration)) * (end - run.iteration)
             state = jax.lax.fori_loop(run.iteration + 1, end + 1, iterate, run.state)
+            evaluations += method.counted(state) - method.counted(run.state)
             run = run._replace(iteration=end, state=state)
             if rhythm.window:
                 evaluations += jnp.where(end == run.next_refresh, rhythm.window * round(sum(per_refresh)), 0)

@@ -10,14 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from lariax.formulas import is_whitened
 from lariax.loop._budget import Budget
 from lariax.loop._feed import Feeder
 from lariax.loop._looks import Looks
 from lariax.loop._result import Result, Settings
 from lariax.loop._run import Run, begin, begin_traced, rhythm
-from lariax.methods import AbstractMethod, TrackedLagrangian
+from lariax.methods import AbstractMethod, TangentNormal, TrackedLagrangian
 from lariax.oracle import Oracle, as_point, bind
-from lariax.problem import Linear, Problem, as_key
+from lariax.problem import Problem, as_key
 
 OUTPUTS = ("last", "random", "best")
 DIVERGED = "a diverged run cannot go on. Start a new run from result.x with a smaller step size."
@@ -60,6 +61,8 @@ def fresh(
     structures = feeder.structures()
     batch_size = max(int(batch_size), method.smallest_batch)
     oracle = bind(problem, x, structures, batch_size=batch_size, copies=method.copies, has_slacks=method.wants_slacks)
+    if choice:
+        method, choice = _reconsidered(method, choice, oracle)
     method = in_precision(method.prepare(oracle, x), oracle.dtype)
     beat = rhythm(oracle, method, structures)
     fed = feeder.start(beat.start, beat.block, oracle.sample_counts)
@@ -134,16 +137,24 @@ def _choose(method: Any, problem: Problem) -> tuple[AbstractMethod, str]:
         return method, ""
     if not (isinstance(method, str) and method == "auto"):
         raise TypeError(f'method must be "auto" or a method such as lx.TrackedLagrangian(), found {method!r}.')
-    constraints = problem.constraints.values()
-    if not constraints:
-        why = "there are no constraints, and its momentum tunes itself"
-    elif all(isinstance(constraint, Linear) for constraint in constraints):
-        why = "all constraints are linear, and it needs no Lipschitz constant as LinearizedALM would"
-    elif all(constraint.samples is None for constraint in constraints):
-        why = "all constraints are deterministic, and it needs no step size or penalty"
-    else:
-        why = "constraints are random, and it is unbiased without a step size or penalty to choose"
-    return TrackedLagrangian(), f'method="auto" took TrackedLagrangian: {why}.'
+    if not problem.constraints:
+        return TrackedLagrangian(), _took("there are no constraints, and its momentum tunes itself")
+    misfit = TangentNormal.unfit(problem)
+    if misfit is None:
+        return TangentNormal(), _took("all constraints are deterministic, and it keeps to them", "TangentNormal")
+    return TrackedLagrangian(), _took(f"{misfit}, and it is unbiased without a step size or penalty to choose")
+
+
+def _reconsidered(method: AbstractMethod, choice: str, oracle: Oracle) -> tuple[AbstractMethod, str]:
+    """Our choice, now that the number of rows is known. (Both methods need the same oracle.)"""
+    if isinstance(method, TangentNormal) and not is_whitened(oracle.rows, oracle.dimension):
+        why = f"{oracle.rows:,} constraint rows on {oracle.dimension:,} entries of x are many for TangentNormal"
+        return TrackedLagrangian(), _took(why)
+    return method, choice
+
+
+def _took(why: str, name: str = "TrackedLagrangian") -> str:
+    return f'method="auto" took {name}: {why}.'
 
 
 def in_precision(method: AbstractMethod, dtype: Any) -> AbstractMethod:

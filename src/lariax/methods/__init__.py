@@ -11,6 +11,7 @@ from lariax.methods._base import (
 from lariax.methods._dual_penalty import DualPenalty
 from lariax.methods._linearized_alm import LinearizedALM
 from lariax.methods._quadratic_penalty import QuadraticPenalty
+from lariax.methods._tangent_normal import TangentNormal
 from lariax.methods._tracked_lagrangian import TrackedLagrangian
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "LinearizedALM",
     "QuadraticPenalty",
     "State",
+    "TangentNormal",
     "TrackedLagrangian",
     "check_positive",
     "linear_system",

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from lariax.oracle import Batch, Oracle, Vector
 from lariax.problem import Linear, LinearSystem
@@ -64,6 +64,10 @@ class AbstractMethod(eqx.Module):
     @abc.abstractmethod
     def infeasible(self, oracle: Oracle, state: State) -> Bool[Array, ""]:
         """Whether the violation has stalled where J^T c vanishes, as far as the method can tell."""
+
+    def counted(self, state: State) -> Int[Array, ""]:
+        """Evaluations until now that only the run can count, in loops of a length that depends on what they find."""
+        return jnp.int32(0)
 
     @abc.abstractmethod
     def observe(self, oracle: Oracle, state: State, k: Float[Array, ""]) -> dict[str, Array]:
