@@ -159,3 +159,29 @@ def test_wrong_settings_are_refused():
         rivals.PenaltySGD(step_size=-1.0)
     with pytest.raises(ValueError, match="epoch must be a whole number of at least 1, found 0"):
         rivals.SpiderADMM(epoch=0)
+
+
+def test_spider_stands_still_while_it_refreshes():
+    """The start is the first batch of the first refresh; then epochs of 2 steps and refreshes of 3 batches in turn."""
+    problem = lx.Problem(distance, samples=NOISE, constraints=CASES["linear"][0])
+    method = rivals.SpiderADMM(0.05, 0.5, refresh_batches=3, epoch=2)
+    points, result = [np.arange(8.0)], np.arange(8.0)
+    for _ in range(9):
+        result = lx.solve(problem, result, method, iterations=1)
+        points.append(np.asarray(result.x))
+    moved = [bool((a != b).any()) for a, b in itertools.pairwise(points)]
+    assert moved == [False, False, True, True, False, False, False, True, True]
+    state, samples = result.continuation.run.state, [xi for xi, *_ in batches_of(result, 10)]
+    refreshed = points[7] - np.asarray(TARGET) - 0.3 * np.mean(samples[5:8], axis=0)
+    np.testing.assert_allclose(state.gradient, refreshed + points[9] - points[7], rtol=1e-12)
+
+
+def test_inner_loops_end_when_they_should():
+    """Of 100, 200, 400 iterations; then penalty and length double, and the multiplier moves."""
+    problem = lx.Problem(distance, samples=NOISE, constraints=CASES["random"][0])
+    method = rivals.StochasticIALM(step_size=0.2, penalty=1.0, inner_iterations=100.0)
+    result = lx.solve(problem, jnp.zeros(8), method, iterations=700, record_every=50)
+    history = result.history
+    assert list(history["outer"]) == [0, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3]
+    np.testing.assert_allclose(history["penalty"], 2.0 ** history["outer"])
+    assert float(result.continuation.run.state.multipliers[0]) > 0
