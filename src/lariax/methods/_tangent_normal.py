@@ -13,7 +13,6 @@ from lariax.formulas import (
     allowed_drift,
     believable,
     gain,
-    groups,
     is_whitened,
     lagged,
     rate_at,
@@ -141,14 +140,13 @@ class TangentNormal(AbstractMethod):
         x, corrected = _corrected(rows, bounds, residuals, trial)
 
         # the gradient there and here, on the same samples
-        parts = 1 if oracle.problem.samples is None else groups(oracle.batch_size)
-        h1, h0 = (oracle.objective_gradients(point, batch, parts) for point in (x, s.x))
-        fresh, stale = jnp.mean(h1, axis=0), jnp.mean(h0, axis=0)
+        h1, h0 = (oracle.halved_objective_gradient(point, batch) for point in (x, s.x))
+        fresh, stale = h1.mean, h0.mean
         multipliers = largest * near.weights / rows.size
         exact, pull = oracle.exact_residuals(x)
         here = rows.backward(largest * near.weights)
         change, dx = fresh - stale + pull(multipliers) - here, x - s.x
-        drift = _noise(h1 - h0)
+        drift = (h1 - h0).noise
 
         # was it a good step? By the trapezoidal rule along it, with the averaged gradient at its beginning
         slope = jnp.vdot(s.gradient + here, tangent)
@@ -170,7 +168,7 @@ class TangentNormal(AbstractMethod):
             s.of_gradient,
             alpha,
             rate,
-            noise=_noise(h0) + _square(_epsilon(oracle) * stale),  # rounding is noise too
+            noise=h0.noise + _square(_epsilon(oracle) * stale),  # rounding is noise too
             drift=lagged(s.of_gradient.drift, jnp.where(good, drift, 0), rate),
             innovation=believable(jnp, s.of_gradient, _square(stale - s.gradient)),
         )

@@ -270,12 +270,18 @@ class Oracle(eqx.Module):
         _count(self.batch_size if self.problem.samples is not None else 1)
         return jax.grad(lambda point: jnp.mean(self._objective(point, samples)[0]))(z)
 
-    def objective_gradients(self, z: Vector, batch: Batch, groups: int) -> Float[Array, "groups d"]:
-        """`objective_gradient`, on equal parts of the batch."""
-        part = replace(self, batch_size=self.batch_size // groups)
+    def halved_objective_gradient(self, z: Vector, batch: Batch) -> Halves:
+        """`objective_gradient`, on either half of the batch."""
+        first = -(-self.batch_size // 2)
         _count(self.batch_size if self.problem.samples is not None else 1)
         with _uncounted():
-            return jax.vmap(lambda rows: part.objective_gradient(z, rows), axis_size=groups)(_split(batch, groups))
+            return Halves(
+                replace(self, batch_size=first).objective_gradient(z, jax.tree.map(lambda r: r[:first], batch)),
+                replace(self, batch_size=self.batch_size - first).objective_gradient(
+                    z, jax.tree.map(lambda r: r[first:], batch)
+                ),
+                first / self.batch_size,
+            )
 
     def exact_residuals(self, z: Vector) -> tuple[Float[Array, " m"], Callable[[Float[Array, " m"]], Vector]]:
         """Residuals of constraints that are all deterministic, and w -> J^T w."""
