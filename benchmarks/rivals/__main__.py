@@ -24,7 +24,7 @@ DISCUSSION = Path(__file__).with_name("discussion.md")
 
 def section(found: list[Track], missing: list[str], options: argparse.Namespace, minutes: float) -> str:
     """The section of RESULTS.md: what was done, one table a problem, the discussion."""
-    steps = f"{', '.join(map(str, FALLING))} (falling) or {', '.join(map(str, CONSTANT))} (constant)"
+    steps = f"{', '.join(map(str, FALLING))} (falling) or {', '.join(map(str, CONSTANT))} (constant steps)"
     lines = [
         "## Rivals",
         "",

@@ -12,7 +12,7 @@ import lariax as lx
 from lariax import rivals
 from lariax.methods import AbstractMethod
 
-FALLING = (0.03, 0.1, 0.3, 1.0)
+FALLING = (0.1, 0.3, 1.0, 3.0)
 """Fractions, for steps that fall with the iterations,"""
 
 CONSTANT = (0.0003, 0.003, 0.03, 0.3)
@@ -77,7 +77,7 @@ ENTRIES: dict[str, Entry] = {
         ("I",),
         lambda s, f, a: rivals.GradientTracking(step_size=_step(s, f), momentum=a),
         FALLING,
-        (0.1, 1.0, 10.0),
+        (0.01, 0.1, 1.0),
         "momentum",
     ),
     "SmoothedPrimalDual": Entry(("I",), lambda s, f, r: _smoothed(s, f, r, False), FALLING, SMALL_RATIOS, "penalty"),
@@ -109,8 +109,8 @@ ENTRIES: dict[str, Entry] = {
         lambda s, f, r: rivals.ConstraintExtrapolation(
             _step(s, f), _penalty(s, r), proximity=0.1 * s.curvature, inner_iterations=500
         ),
-        FALLING,
-        (0.01, 0.1, 1.0),
+        (0.01, 0.03, 0.1, 0.3),
+        (0.001, 0.01, 0.1),
         "dual step",
     ),
     "RegularizedSubgradient": Entry(
@@ -119,11 +119,11 @@ ENTRIES: dict[str, Entry] = {
             _step(s, f), t, proximity=0.1 * s.curvature, inner_iterations=500
         ),
         FALLING,
-        (0.01, 0.1, 1.0),
+        (0.001, 0.01, 0.1),
         "tolerance",
     ),
     "SwitchingSubgradient": Entry(
-        ("III",), lambda s, f, t: rivals.SwitchingSubgradient(_step(s, f), t), FALLING, (0.01, 0.1, 1.0), "tolerance"
+        ("III",), lambda s, f, t: rivals.SwitchingSubgradient(_step(s, f), t), FALLING, (0.001, 0.01, 0.1), "tolerance"
     ),
     "PenaltySGD": Entry(ANY, lambda s, f, r: rivals.PenaltySGD(**_both(s, f, r)), FALLING, RATIOS, "penalty"),
     "PrimalDualSGD": Entry(
