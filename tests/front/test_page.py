@@ -1,5 +1,6 @@
 """The page as text, the tables, and the plots for a notebook. What a browser makes of it is in test_browser.py."""
 
+import dataclasses
 import re
 from html.parser import HTMLParser
 
@@ -86,7 +87,7 @@ class TestPlot:
         line = figure.axes[0].get_lines()[0]
         np.testing.assert_array_equal(line.get_xdata(), result.history["draws"])
         np.testing.assert_array_equal(line.get_ydata(), result.history["feasibility"])
-        figure.canvas.draw()
+        assert figure._repr_png_().startswith(b"\x89PNG")
 
     def test_hostile_names_and_several_runs(self, saved_run, hostile_run):
         report.plot([saved_run, hostile_run], against="seconds").canvas.draw()
@@ -94,6 +95,21 @@ class TestPlot:
     def test_wrong_axis(self, saved_run):
         with pytest.raises(ValueError, match="one of 'draws', 'seconds', 'iteration'"):
             report.plot(saved_run, against="epochs")
+
+
+def test_names_do_not_steer_the_terminal(saved_run):
+    from rich.console import Console
+
+    name = "\x1b[2J\x1b]0;owned\x07 \u202egnp.exe"
+    constraints = {name: saved_run.certificate.constraints["sum"]}
+    certificate = dataclasses.replace(saved_run.certificate, constraints=constraints, heldout=None)
+    evil = dataclasses.replace(
+        saved_run, name=name, certificate=certificate, outcome={**saved_run.outcome, "message": name}
+    )
+    console = Console(width=120, color_system=None)
+    with console.capture() as capture:
+        console.print(evil, certificate, report.comparison([evil]))
+    assert not {"\x1b", "\x07", "\u202e"} & set(capture.get() + report.html([evil]))
 
 
 def test_representations(result, saved_run):

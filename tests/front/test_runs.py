@@ -159,6 +159,10 @@ BROKEN = {
         lambda path: edit(path / "certificate.json", lambda c: c["constraints"]["sum"].update(holds="yes")),
         "must be one of surely",
     ),
+    "other constraints held out": (
+        lambda path: edit(path / "certificate.json", lambda c: c["heldout"]["constraints"].pop("sum")),
+        "are not the same",
+    ),
     "ragged": (
         lambda path: edit(path / "certificate.json", lambda c: c["constraints"]["top"].update(value=[1, [2]])),
         "rows differ in length",

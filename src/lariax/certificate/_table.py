@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lariax.certificate._certificate import Certificate, ConstraintReport, Interval
+from lariax.problem import visible
 
 _COLOURS = {"surely": "green", "probably": "yellow", "undecided": "yellow", "violated": "red"}
 _HEAD = ("", "estimate", "low", "high", "holds")
@@ -87,9 +88,9 @@ def as_rich(certificate: Certificate) -> RenderableType:
     head, rows = _narrow(certificate)
     table = Table(*head)
     for row in rows:
-        table.add_row(*(Text(cell, style=_COLOURS.get(cell, "")) for cell in row))
-    lines = [Text(line, style="bold") for line in _verdicts(certificate)]
-    return Group(table, *lines, *(Text(f"Warning: {note}", style="yellow") for note in _notes(certificate)))
+        table.add_row(*(Text(visible(cell), style=_COLOURS.get(cell, "")) for cell in row))
+    lines = [Text(visible(line), style="bold") for line in _verdicts(certificate)]
+    return Group(table, *lines, *(Text(f"Warning: {visible(note)}", style="yellow") for note in _notes(certificate)))
 
 
 def as_text(certificate: Certificate) -> str:

@@ -11,9 +11,11 @@ from typing import Any, Never
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from lariax.loop import CheckpointError
 from lariax.oracle import LariaxWarning
+from lariax.problem import visible
 from lariax.runs import RunFolderError, dumps
 
 FAILED, WRONG_INPUT, NOT_AS_ASKED, BAD_FOLDER, STOPPED = 1, 2, 3, 4, 130
@@ -114,6 +116,4 @@ def _console(stream: Any) -> Console:
 
 
 def _escaped(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
+    return escape("\n".join(visible(line) for line in text.split("\n")))

@@ -11,6 +11,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from lariax.problem import visible
+
 if TYPE_CHECKING:
     from lariax.loop._result import Result
 
@@ -42,7 +44,7 @@ def as_text(result: "Result") -> str:
 def as_rich(result: "Result") -> RenderableType:
     table = Table("", "name", "value")
     for row in rows(result):
-        table.add_row(*map(Text, row))
+        table.add_row(*(Text(visible(cell)) for cell in row))
     return Group(Text(headline(result), style="bold"), table, *(Text(line) for line in _message(result)))
 
 

@@ -1,7 +1,7 @@
 """What is to be solved."""
 
 from lariax.problem._constraints import SHARED, AbstractConstraint, AtLeast, AtMost, Equal
-from lariax.problem._describe import describe_shape, first_nonfinite
+from lariax.problem._describe import describe_shape, first_nonfinite, visible
 from lariax.problem._linear import Linear, LinearSystem
 from lariax.problem._problem import Problem
 from lariax.problem._sources import AbstractSource, Dataset, Distribution, Stratified, Stream, as_key, leading_axis
@@ -24,4 +24,5 @@ __all__ = [
     "describe_shape",
     "first_nonfinite",
     "leading_axis",
+    "visible",
 ]

@@ -1,10 +1,21 @@
 """Words for errors: what was found, in the terms of the person who wrote it."""
 
+import unicodedata
 from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import PyTree
+
+_DIRECTIONS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+def visible(text: str) -> str:
+    """A text that somebody chose, without what would steer a terminal or turn the text around it."""
+    hidden = ("Cc", "Cs", "Zl", "Zp")
+    return "".join(
+        "\N{REPLACEMENT CHARACTER}" if c in _DIRECTIONS or unicodedata.category(c) in hidden else c for c in text
+    )
 
 
 def describe_shape(tree: PyTree) -> str:

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from html import escape
 
-from lariax.report._words import short
+from lariax.problem import visible
+from lariax.report._words import LONGEST, short
 
 
 class Markup(str):
@@ -23,12 +24,12 @@ def element(tag: str, *children: object, **attributes: object) -> Markup:
 
 
 def joined(children: Iterable[object]) -> Markup:
-    return Markup("".join(child if isinstance(child, Markup) else escape(str(child)) for child in children))
+    return Markup("".join(child if isinstance(child, Markup) else escape(visible(str(child))) for child in children))
 
 
 def name_of(text: str) -> Markup:
     """A name that somebody chose: kept apart from the writing direction around it, and cut when it is endless."""
-    return element("bdi", short(text), title=text[:2000] if short(text) != text else None)
+    return element("bdi", short(text), title=visible(text[:2000]) if len(text) > LONGEST else None)
 
 
 def table(

@@ -1,5 +1,6 @@
 """The pictures of the page in a notebook."""
 
+import io
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,12 +17,11 @@ COLUMNS = 3
 def plot(runs: Result | SavedRun | Sequence[SavedRun], against: str = "draws") -> Any:
     """A matplotlib figure of one run, or of several: what the HTML report plots, against draws, seconds or iteration.
 
-    Thin dotted lines are standard errors, bars at the right edge the intervals of the certificate, dashed lines bounds.
+    Thin dotted lines are standard errors, bars at the end the intervals of the certificate (thin and grey: held out),
+    dashed lines bounds.
     """
     if against not in TIMES:
         raise ValueError(f"against must be one of {', '.join(map(repr, TIMES))}, found {against!r}.")
-    from matplotlib.figure import Figure
-
     if isinstance(runs, Result):
         made = runs.certified or vars(runs).get("certificate")  # the latter once it has been asked for
         runs = saved(runs, certificate=made)
@@ -31,14 +31,29 @@ def plot(runs: Result | SavedRun | Sequence[SavedRun], against: str = "draws") -
         raise ValueError("there is nothing to plot: the history has no records. Run longer, or lower record_every.")
     rows = -(-len(charts) // COLUMNS)
     columns = min(COLUMNS, len(charts))
-    figure = Figure(figsize=(4.6 * columns, 3.1 * rows), layout="constrained")
+    figure = _figure(figsize=(4.6 * columns, 3.1 * rows), layout="constrained")
     for i, panel in enumerate(charts):
         axes = figure.add_subplot(rows, columns, i + 1)
         _draw(axes, panel, runs, against)
     return figure
 
 
+def _figure(**options: Any) -> Any:
+    """A figure that a notebook shows by itself, without pyplot's list of open figures."""
+    from matplotlib.figure import Figure
+
+    class Shown(Figure):
+        def _repr_png_(self) -> bytes:
+            buffer = io.BytesIO()
+            self.savefig(buffer, format="png")
+            return buffer.getvalue()
+
+    return Shown(**options)
+
+
 def _draw(axes: Any, panel: Panel, runs: Sequence[SavedRun], against: str) -> None:
+    from matplotlib.ticker import EngFormatter
+
     several = len(runs) > 1
     major = [line for line in panel.lines if not line.minor]
     for place, line in enumerate(panel.lines):
@@ -46,22 +61,33 @@ def _draw(axes: Any, panel: Panel, runs: Sequence[SavedRun], against: str) -> No
         x = runs[line.run].history[(against,)]
         style = {"linewidth": 0.9, "linestyle": ":"} if line.minor else {"linewidth": 1.5}
         axes.plot(x, _drawable(line, panel), color=colour, label=_name(line, runs, several), **style)
-    for mark in panel.marks:
-        end = float(runs[mark.run].history[(against,)][-1])
-        low, high = max(mark.interval.low, 0.0 if panel.logarithmic else -np.inf), mark.interval.high
-        if np.isfinite(high):
-            fade = 0.4 if mark.label == "held out" else 0.9
-            axes.plot([end, end], [low, high], color=f"C{mark.run}", linewidth=4, alpha=fade, solid_capstyle="butt")
     if panel.bound is not None:
         axes.axhline(panel.bound, color="0.4", linewidth=1, linestyle="--")
     if panel.logarithmic:
         axes.set_yscale("log", nonpositive="mask")
+    _draw_marks(axes, panel, runs, against)
     axes.set_title(short(panel.title).replace("$", r"\$"), loc="left", fontsize=10)
     axes.set_xlabel("iterations" if against == "iteration" else against, fontsize=9)
     axes.tick_params(labelsize=8)
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.spines[["top", "right"]].set_visible(False)
     if (len(major) > 1 or len(panel.lines) > 1) and len(panel.lines) <= 12:
         axes.legend(fontsize=7, frameon=False)
+
+
+def _draw_marks(axes: Any, panel: Panel, runs: Sequence[SavedRun], against: str) -> None:
+    """The intervals of certificates at the end of the lines; on a logarithmic axis down to its foot."""
+    foot, _ = axes.get_ylim()
+    for mark in panel.marks:
+        end = float(runs[mark.run].history[(against,)][-1])
+        low, high = mark.interval.low, mark.interval.high
+        if np.isfinite([low, high]).all() and (high > 0 or not panel.logarithmic):
+            low = max(low, min(foot, high)) if panel.logarithmic else low
+            beside = mark.label == "held out"
+            style = {"linewidth": 3 if beside else 6, "alpha": 0.9 if beside else 0.45, "solid_capstyle": "butt"}
+            axes.plot([end, end], [low, high], color="0.3" if beside else f"C{mark.run}", **style)
+    if panel.logarithmic:
+        axes.set_ylim(bottom=foot)
 
 
 def _drawable(line: Line, panel: Panel) -> np.ndarray:

@@ -2,6 +2,8 @@
 
 import math
 
+from lariax.problem import visible
+
 COLOURS = {"surely": "green", "probably": "yellow", "undecided": "yellow", "violated": "red"}
 LONGEST = 80  # characters of a name that are shown
 
@@ -15,4 +17,5 @@ def number(value: float) -> str:
 
 def short(name: str) -> str:
     """A name that fits a table."""
+    name = visible(name)
     return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"

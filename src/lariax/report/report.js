@@ -244,7 +244,7 @@
         if (positive < xs.length) least = Math.min(least, xs[positive]);
       }
       if (shared.logX) low = Math.min(least, high);
-      else low = Math.min(low, 0);
+      else if (shared.against !== "seconds") low = Math.min(low, 0); // seconds begin with compiling, when nothing happens
       if (!(high > low)) high = low + 1;
       return shared.range ? [Math.max(shared.range[0], shared.logX ? least : -Infinity), shared.range[1]] : [low, high];
     }

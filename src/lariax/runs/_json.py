@@ -185,15 +185,24 @@ def certificate_from_json(value: Any, where: str, beside: bool = True) -> Certif
         return ConstraintReport(**arrays, relation=part.get("relation", str), holds=holds)
 
     multipliers = reader.get("multipliers", dict)
-    heldout = value.get("heldout") if beside else None
+    constraints = {name: constraint(part) for name, part in reader.parts("constraints").items()}
+    heldout = None
+    if beside and value.get("heldout") is not None:
+        heldout = certificate_from_json(value["heldout"], f"'heldout' in {where}", beside=False)
+        if _sizes(heldout.constraints) != _sizes(constraints):
+            raise RunFolderError(f"the constraints on samples and held out in {where} are not the same.")
     simple: dict[str, Any] = {name: interval(name) for name in _MEASURES}
     simple |= {name: reader.get(name, bool) for name in _FLAGS} | {name: reader.get(name, float) for name in _NUMBERS}
     return Certificate(
         **simple,
-        constraints={name: constraint(part) for name, part in reader.parts("constraints").items()},
+        constraints=constraints,
         multipliers={name: as_array(part, f"multiplier {name!r}") for name, part in multipliers.items()},
         about=reader.get("about", str),
-        heldout=None if heldout is None else certificate_from_json(heldout, f"'heldout' in {where}", beside=False),
+        heldout=heldout,
         draws=reader.count("draws"),
         warnings=tuple(str(note) for note in reader.get("warnings", list)),
     )
+
+
+def _sizes(constraints: Mapping[str, ConstraintReport]) -> list[tuple[str, tuple[int, ...]]]:
+    return [(name, report.value.shape) for name, report in constraints.items()]

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from lariax.certificate import Certificate
 from lariax.loop import History, Result
+from lariax.problem import visible
 from lariax.runs._json import plain
 
 LONGEST = 16  # entries of a vector that the history holds one by one
@@ -64,9 +65,13 @@ class SavedRun:
     def __rich__(self) -> RenderableType:
         outcome = self.outcome
         cost = f"{outcome['iterations']:,} iterations, {outcome['draws']:,} draws, {outcome['seconds']:.2f} s"
-        found = self.certificate or Text(f"No certificate. {outcome.get('no_certificate', '')}", style="yellow")
-        measures = [Text(f"{name}: {value:.4g}") for name, value in outcome.get("measures", {}).items()]
-        return Group(Text(f"{self.title}: {self.status} after {cost}"), found, *measures, Text(str(outcome["message"])))
+        found = self.certificate or Text(
+            visible(f"No certificate. {outcome.get('no_certificate', '')}"), style="yellow"
+        )
+        lines = [f"{name}: {value:.4g}" for name, value in outcome.get("measures", {}).items()]
+        lines.append(str(outcome["message"]))
+        head = Text(visible(f"{self.title}: {self.status} after {cost}"))
+        return Group(head, found, *(Text(visible(line)) for line in lines))
 
 
 def saved(
