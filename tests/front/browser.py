@@ -33,7 +33,7 @@ class Page:
         self.requests.clear()
         self.call("Page.navigate", url=path.as_uri())
         self.wait("document.documentElement?.dataset.ready === 'yes'")
-        self.wait("document.querySelectorAll('.plot svg text').length > 0 || !document.querySelector('[data-panel]')")
+        self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
 
     def run(self, expression):
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)

@@ -27,7 +27,10 @@ def page(tmp_path_factory):
 def files(tmp_path_factory, saved_run, hostile_run, long_run):
     folder = tmp_path_factory.mktemp("reports")
     other = dataclasses.replace(saved_run, name="second")
+    empty = dataclasses.replace(saved_run, history={path: values[:0] for path, values in saved_run.history.items()})
+    bare = dataclasses.replace(saved_run, history={}, certificate=None, pictures=(), multipliers={}, settings={})
     chosen = {"one": [saved_run], "two": [saved_run, other], "hostile": [hostile_run], "long": [long_run]}
+    chosen |= {"empty": [empty], "bare": [bare], "mixed": [bare, saved_run, empty]}
     return {name: report.write(runs, folder / f"{name}.html") for name, runs in chosen.items()}
 
 
@@ -50,7 +53,7 @@ def ticks(page, panel=0):
     return page.run(f"[...document.querySelectorAll('[data-panel=\"{panel}\"] svg text')].map(t => t.textContent)")
 
 
-@pytest.mark.parametrize("name", ["one", "two", "hostile", "long"])
+@pytest.mark.parametrize("name", ["one", "two", "hostile", "long", "empty", "bare", "mixed"])
 def test_quiet_console_and_no_network(page, files, name):
     page.size(1200)
     page.open(files[name])

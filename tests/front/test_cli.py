@@ -47,6 +47,7 @@ def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("work")
     (folder / "mine.py").write_text(SOURCE)
     (folder / "blank.py").write_text("import lariax as lx\nproblem = lx.Problem(lambda x: x @ x)\n")
+    (folder / "prose.py").write_text("this is no Python\n")
     return folder
 
 
@@ -150,6 +151,7 @@ WRONG = {
     "options for a file": (["solve", "mine.py", "-o", "a=1"], 2, "entries of the gallery"),
     "x0 for an entry": (["solve", "portfolio", "--x0", "a.npy"], 2, "bring their own start"),
     "missing file": (["solve", "mime.py:problem"], 2, "there is no file mime.py. Did you mean mine.py"),
+    "file that is not Python": (["solve", "prose.py"], 2, "line 1, is not Python"),
     "missing name": (["solve", "mine.py:problen"], 2, "Did you mean 'problem'"),
     "no x0": (["solve", "blank.py"], 2, "has no x0"),
     "x0 that is no array": (["solve", "blank.py", "--x0", "mine.py"], 2, "takes a .npy file"),

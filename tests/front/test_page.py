@@ -92,6 +92,11 @@ class TestPlot:
     def test_hostile_names_and_several_runs(self, saved_run, hostile_run):
         report.plot([saved_run, hostile_run], against="seconds").canvas.draw()
 
+    def test_nothing_to_plot(self, saved_run):
+        empty = dataclasses.replace(saved_run, history={path: values[:0] for path, values in saved_run.history.items()})
+        with pytest.raises(ValueError, match="no records"):
+            report.plot(empty)
+
     def test_wrong_axis(self, saved_run):
         with pytest.raises(ValueError, match="one of 'draws', 'seconds', 'iteration'"):
             report.plot(saved_run, against="epochs")

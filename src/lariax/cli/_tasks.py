@@ -85,7 +85,10 @@ def gallery_name(name: str) -> str:
 
 def _of_gallery(what: str, options: dict[str, Any]) -> Task:
     name = gallery_name(what)
-    case = gallery.load(name, **options)
+    try:
+        case = gallery.load(name, **options)
+    except (OSError, ImportError) as error:  # data or a package that is not here
+        raise WrongInput(f"{name} cannot be loaded: {error}") from error
     about = {"kind": "gallery", "name": name, "title": case.title, "options": dict(case.options)}
     return Task(name, case.problem, case.x0, about, case.defaults, case.pictures, case.measures)
 
@@ -129,7 +132,10 @@ def _named(file: Path, name: str) -> tuple[Any, Any]:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     sys.path.insert(0, str(file.parent.resolve()))
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        raise WrongInput(f"{error.filename}, line {error.lineno}, is not Python: {error.msg}.") from error
     if not hasattr(module, name):
         names = [key for key in vars(module) if not key.startswith("_")]
         close = difflib.get_close_matches(name, names, n=1)

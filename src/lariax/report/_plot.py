@@ -26,7 +26,7 @@ def plot(runs: Result | SavedRun | Sequence[SavedRun], against: str = "draws") -
         made = runs.certified or vars(runs).get("certificate")  # the latter once it has been asked for
         runs = saved(runs, certificate=made)
     runs = [runs] if isinstance(runs, SavedRun) else list(runs)
-    charts = panels(runs)
+    charts = panels([run for run in runs if len(run)])
     if not charts:
         raise ValueError("there is nothing to plot: the history has no records. Run longer, or lower record_every.")
     rows = -(-len(charts) // COLUMNS)
