@@ -135,7 +135,13 @@ class Seen(NamedTuple):
     indexed: list[tuple[Tensor, Tensor]]  # residuals and example numbers of the indexed constraints
 
     def without_graph(self) -> "Seen":
-        return self._replace(loss=self.loss.detach(), slopes=[])
+        return Seen(self.size, self.loss.detach(), self.residuals, [], self.indexed)
+
+    def mean_loss(self, rows: int) -> Tensor:
+        """This piece's part of the mean over `rows` rows."""
+        loss = self.loss.detach()
+        loss = loss if loss.ndim == 0 else loss.mean()
+        return loss if self.size == rows else loss * (self.size / rows)
 
 
 class Constraints:
@@ -156,6 +162,8 @@ class Constraints:
         self.blocks: list[Block] = []
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.bounds: dict[str, Tensor] = {}
+        self._constants: dict[Any, Tensor] = {}
+        self._names = set(constraints)
 
     @property
     def names(self) -> list[str]:
@@ -235,18 +243,26 @@ class Constraints:
         `weights` has one row for all rows of the piece, or one for each.
         """
         share = seen.size / total
-        of_loss = torch.full_like(seen.loss, share if seen.loss.ndim == 0 else 1 / total)
-        each = [of_loss]
+        each = [self._of_loss(seen.loss, share if seen.loss.ndim == 0 else 1 / total)]
         for block, slope in zip(self.blocks, seen.slopes[: len(self.blocks)], strict=True):
-            part = weights[..., block.rows]
+            part = weights if block.size == weights.shape[-1] else weights[..., block.rows]
             if block.random:
-                part = part.expand(seen.size, block.size) * (block.constraint.sign / total)
+                part = (part * (block.constraint.sign / total)).expand(seen.size, block.size)
             else:
                 part = (part if part.ndim == 1 else part.mean(dim=0)) * (block.constraint.sign * share)
-            each.append(part.reshape(slope.shape).to(slope.dtype))
+            part = part.reshape(slope.shape)
+            each.append(part if part.dtype is slope.dtype else part.to(slope.dtype))
         for constraint, slope, own in zip(self.indexed.values(), seen.slopes[len(self.blocks) :], indexed, strict=True):
             each.append((own * (constraint.sign / total)).reshape(slope.shape).to(slope.dtype))
         return [seen.loss, *seen.slopes], each
+
+    def _of_loss(self, loss: Tensor, value: float) -> Tensor:
+        key = (tuple(loss.shape), value, loss.dtype)
+        if key not in self._constants:
+            if len(self._constants) > 64:
+                self._constants.clear()
+            self._constants[key] = torch.full_like(loss, value, requires_grad=False)
+        return self._constants[key]
 
     def by_name(self, multipliers: Tensor) -> dict[str, Tensor]:
         """Multipliers of the residuals with the user's signs and shapes: L = f + sum y . value."""
@@ -262,20 +278,20 @@ class Constraints:
 
     # --- inside
 
-    def _parts(self, answer: Any) -> tuple[Tensor, dict[str, Any]]:
+    def _parts(self, answer: Any) -> tuple[Tensor, Mapping[str, Any]]:
         if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], Mapping)):
             found = f"a tuple of {len(answer)}" if isinstance(answer, tuple) else type(answer).__name__
             raise TypeError(f"the closure must return (loss, {{name: values, ...}}), found {found}.")
         loss, values = answer
-        unknown, missing = sorted(set(values) - set(self.names)), sorted(set(self.names) - set(values))
-        if unknown or missing:
+        if values.keys() != self._names:
+            unknown, missing = sorted(set(values) - self._names), sorted(self._names - set(values))
             what = f"has values for the unknown {unknown}" if unknown else f"has no values for {missing}"
             raise ValueError(
                 f"the closure {what}; the optimizer's constraints are {self.names}. Use the same names in both places."
             )
-        return loss, dict(values)
+        return loss, values
 
-    def _count(self, loss: Tensor, values: dict[str, Any]) -> int:
+    def _count(self, loss: Tensor, values: Mapping[str, Any]) -> int:
         if loss.ndim == 1:
             return loss.shape[0]
         for name, constraint in {**self.named, **self.indexed}.items():

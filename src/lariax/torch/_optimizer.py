@@ -51,6 +51,7 @@ class AbstractConstrained(torch.optim.Optimizer):
         self.population, self.adaptive_metric = population, adaptive_metric
         self.proximals: list[Proximal | None] = [proximal_of(group) for group in self.param_groups]
         self.previous: list[Tensor] = []
+        self.low = [i for i, p in enumerate(trained) if torch.finfo(p.dtype).bits < 32]
         self.exact: dict[int, Tensor] = {}  # parameters of low precision with their long tail, by number
         self.indexed = [
             torch.zeros((4, c.indexed or 0), dtype=dtype, device=trained[0].device)
@@ -90,9 +91,8 @@ class AbstractConstrained(torch.optim.Optimizer):
     def targets(self) -> list[Tensor]:
         """What a step changes: the parameters, or for those of low precision copies that keep the long tail."""
         params = self.space.params
-        if not self.exact:
-            low = [i for i, p in enumerate(params) if torch.finfo(p.dtype).bits < 32]
-            self.exact = {i: params[i].detach().to(self.space.dtype) for i in low}
+        if self.low and not self.exact:
+            self.exact = {i: params[i].detach().to(self.space.dtype) for i in self.low}
         return [self.exact.get(i, p) for i, p in enumerate(params)] if self.exact else params
 
     @torch.no_grad()

@@ -105,7 +105,7 @@ class Passes:
     def __init__(self, space: Space, constraints: Constraints, model: torch.nn.Module | None) -> None:
         self.space, self.constraints, self.model = space, constraints, model
         self.params = space.params
-        self.single_use = False
+        self.single_use, self.looks = False, 0
         self.rank = distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
         self.processes = (
             distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
@@ -181,7 +181,9 @@ class Passes:
 
     def insist(self, look: Callable[[], Looked]) -> Looked:
         """What a look gives; once more from the beginning, if it turns out that graphs can be used once."""
-        random = self.random_state()
+        if self.single_use or self.looks > 16:  # it would have turned out by now
+            return look()
+        random, self.looks = self.random_state(), self.looks + 1
         buffers = [] if self.model is None else [(b, b.clone()) for b in self.model.buffers()]
         try:
             return look()
@@ -261,7 +263,7 @@ class Passes:
         """The mean over the processes."""
         if self.processes > 1:
             distributed.all_reduce(value)
-        return value / self.processes
+        return value / self.processes if self.processes > 1 else value
 
     def gather(self, rows: Tensor) -> Tensor:
         """Rows of all processes, in the order of the ranks."""
@@ -281,7 +283,10 @@ class Passes:
 
 def rows_of(batch: Any, default: Any = "raise") -> Any:
     """How many rows a batch has: the length of its tensors."""
-    lengths = {leaf.shape[0] for leaf in tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.ndim}
+    plain = type(batch) in (list, tuple) and all(isinstance(leaf, Tensor) for leaf in batch)
+    lengths = {
+        leaf.shape[0] for leaf in (batch if plain else tree_leaves(batch)) if isinstance(leaf, Tensor) and leaf.ndim
+    }
     if len(lengths) == 1:
         return lengths.pop()
     if default == "raise":
@@ -294,5 +299,7 @@ def rows_of(batch: Any, default: Any = "raise") -> Any:
 
 def rows_from(batch: Any, start: int, stop: int) -> Any:
     """Some rows of a batch."""
+    if type(batch) in (list, tuple) and all(isinstance(leaf, Tensor) and leaf.ndim for leaf in batch):
+        return type(batch)([leaf[start:stop] for leaf in batch])
     leaves, structure = tree_flatten(batch)
     return tree_unflatten([x[start:stop] if isinstance(x, Tensor) and x.ndim else x for x in leaves], structure)

@@ -109,9 +109,11 @@ class QuadraticPenalty(AbstractConstrained):
             t["last"], t["multipliers"] = t["multipliers"], t["following"]
             t["following"] = self._moved(t["following"], k + 1, now.residuals)
             self.advance(self.estimate, now.gradient, stale.gradient, momentum, schedule.step_size_at(k + 1), scaling)
-        step_size = schedule.step_size_at(k + 1) * self.param_groups[0]["lr"]
         t["last_slacks"] = t["slacks"]
-        t["slacks"] = torch.where(t["inequality"], (t["slacks"] - step_size * t["slack_gradient"]).clamp(min=0), 0)
+        if any(block.constraint.inequality for block in self.constraints.blocks):
+            step_size = schedule.step_size_at(k + 1) * self.param_groups[0]["lr"]
+            moved = torch.add(t["slacks"], t["slack_gradient"], alpha=-step_size).clamp_(min=0)
+            t["slacks"] = torch.where(t["inequality"], moved, 0)
         self.move_indexed(now.indexed, schedule.penalty_at(k + 1), self._indexed_move)
         self.calls += 1
         return now.loss
@@ -158,30 +160,34 @@ class QuadraticPenalty(AbstractConstrained):
                 f"{type(self).__name__} forms unbiased products from pairs within a batch, and this one has one row. "
                 "Give batches of two or more rows."
             )
-        weights = multipliers + penalty * self._partners(rows + slacks)
-        own = weights[passes.own(total)]
+        residuals = rows + slacks
+        mean = residuals.mean(dim=0)
+        weights = torch.add(multipliers, self._partners(residuals), alpha=penalty)
+        own = weights[passes.own(total)] if passes.processes > 1 else weights
         parts: list[Vector] = []
         losses, indexed, at = [], [], 0
         for i, piece in enumerate(pieces):
             seen = graphs[i] if graphs else passes.call(closure, piece)
             extra = self.indexed_weights(seen.indexed, penalty, which)
-            parts.append(passes.pull(seen, own[at : at + seen.size], extra, total))
+            parts.append(passes.pull(seen, own if graphs else own[at : at + seen.size], extra, total))
             parts = [weighted(parts, [1.0, 1.0])] if len(parts) == 2 else parts
-            losses.append(seen.loss.detach().mean() * (seen.size / local.shape[0]))
+            losses.append(seen.mean_loss(local.shape[0]))
             indexed.append(seen.indexed)
             at += seen.size
         mean_loss = passes.mean(sum(losses[1:], losses[0]))
-        return Look(passes.total(parts[0]), weights.mean(dim=0), (rows + slacks).mean(dim=0), mean_loss, indexed)
+        slack_gradient = torch.add(multipliers, mean, alpha=penalty)  # the mean of the weights
+        return Look(passes.total(parts[0]), slack_gradient, mean, mean_loss, indexed)
 
     def _partners(self, rows: Tensor) -> Tensor:
         """For each row the mean of the others; its own value where a constraint has no samples."""
         blocks = self.constraints.blocks
-        if not any(block.random for block in blocks):
+        random = [block.random for block in blocks]
+        if not any(random):
             return rows
         others = leave_one_out(rows)
         if self.population is not None:
             others = repelled(others, rows, self.population)
-        if all(block.random for block in blocks):
+        if all(random):
             return others
         return torch.cat([(others if block.random else rows)[:, block.rows] for block in blocks], dim=1)
 

@@ -263,8 +263,8 @@ class TrackedLagrangian(AbstractConstrained):
 
     def _loss(self, looks: list[Seen], cut: Cut) -> Tensor:
         local = sum(look.size for look in looks)
-        parts = [look.loss.detach().mean() * (look.size / local) for look in looks]
-        return self.passes.mean(torch.stack(parts).sum())
+        parts = [look.mean_loss(local) for look in looks]
+        return self.passes.mean(sum(parts[1:], parts[0]))
 
     def _sent(self, weights: np.ndarray) -> Tensor:
         return torch.from_numpy(weights).to(self.constraints.device, self.space.dtype)
