@@ -1,7 +1,7 @@
 """What people do without a paper: stochastic gradient steps on a penalty, on the Lagrangian, on the batch's own
 augmented Lagrangian."""
 
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 from jaxtyping import Array, Float, PyTree
 
@@ -21,7 +21,21 @@ def _lagged(state: DescentState, values: Array, k: Float[Array, ""]) -> Array:
     return state.constraints + decayed(1.0, k, 1 / 2) * (values - state.constraints)
 
 
-class PenaltySGD(AbstractScheduledMethod):
+class AbstractDescent(AbstractScheduledMethod):
+    """A method whose state is a `DescentState`, and which takes any problem."""
+
+    def prepare(self, oracle: Oracle, x: PyTree[Array]) -> Self:
+        return self
+
+    def init(self, oracle: Oracle, point: Vector, batches: Batch) -> DescentState:
+        values = oracle.join(oracle.residuals(point, batches.first))
+        return DescentState(point, values, 0 * values)
+
+    def answer(self, oracle: Oracle, state: DescentState, k: Float[Array, ""]) -> Answer:
+        return Answer(state.x, state.constraints, state.multipliers)
+
+
+class PenaltySGD(AbstractDescent):
     """Stochastic gradient steps on f + (rho / 2) ||c||^2 at a constant penalty.
 
         x+ = P_X( x - eta_k ( grad f(x, xi) + rho sum_i grad c_i(x, zeta1) c_i(x, zeta2) ) ),   zeta1, zeta2 independent
@@ -44,27 +58,17 @@ class PenaltySGD(AbstractScheduledMethod):
     def __check_init__(self) -> None:
         check_all_positive(self, "step_size", "penalty", or_zero=("decay",))
 
-    def prepare(self, oracle: Oracle, x: PyTree[Array]) -> "PenaltySGD":
-        return self
-
-    def init(self, oracle: Oracle, point: Vector, batches: Batch) -> DescentState:
-        values = oracle.join(oracle.residuals(point, batches.first))
-        return DescentState(point, values, self.penalty * values)
-
     def step(self, oracle: Oracle, state: DescentState, k: Float[Array, ""], batch: Batch) -> DescentState:
         step_size = decayed(self.step_size, k, self.decay)
         slope, values = oracle.penalty_gradient(state.x, self.penalty, batch)
         mean = _lagged(state, values, k)
         return DescentState(oracle.prox(state.x - step_size * slope, step_size), mean, self.penalty * mean)
 
-    def answer(self, oracle: Oracle, state: DescentState, k: Float[Array, ""]) -> Answer:
-        return Answer(state.x, state.constraints, state.multipliers)
-
     def observe(self, oracle: Oracle, state: DescentState, k: Float[Array, ""]) -> dict[str, Array]:
         return {"step_size": decayed(self.step_size, k, self.decay), "penalty": self.penalty + 0 * k}
 
 
-class PrimalDualSGD(AbstractScheduledMethod):
+class PrimalDualSGD(AbstractDescent):
     """Stochastic gradient descent in x and ascent in y on the Lagrangian f + y . r.
 
         x+ = P_X( x - eta_k ( grad f(x, xi) + J(x, zeta1)^T y ) )
@@ -89,13 +93,6 @@ class PrimalDualSGD(AbstractScheduledMethod):
     def __check_init__(self) -> None:
         check_all_positive(self, "step_size", "dual_step", or_zero=("decay",))
 
-    def prepare(self, oracle: Oracle, x: PyTree[Array]) -> "PrimalDualSGD":
-        return self
-
-    def init(self, oracle: Oracle, point: Vector, batches: Batch) -> DescentState:
-        values = oracle.join(oracle.residuals(point, batches.first))
-        return DescentState(point, values, 0 * values)
-
     def step(self, oracle: Oracle, state: DescentState, k: Float[Array, ""], batch: Batch) -> DescentState:
         decay = decayed(1.0, k, self.decay)
         slope = oracle.look(state.x, batch).gradient(oracle.split(state.multipliers))
@@ -104,14 +101,11 @@ class PrimalDualSGD(AbstractScheduledMethod):
         multipliers = oracle.signed(state.multipliers + self.dual_step * decay * values)
         return DescentState(x, _lagged(state, values, k), multipliers)
 
-    def answer(self, oracle: Oracle, state: DescentState, k: Float[Array, ""]) -> Answer:
-        return Answer(state.x, state.constraints, state.multipliers)
-
     def observe(self, oracle: Oracle, state: DescentState, k: Float[Array, ""]) -> dict[str, Array]:
         return {"step_size": decayed(self.step_size, k, self.decay)}
 
 
-class SameBatchALM(AbstractScheduledMethod):
+class SameBatchALM(AbstractDescent):
     """The augmented Lagrangian of the batch, differentiated: what libraries for constrained training in PyTorch do.
 
         x+ = P_X( x - eta_k ( grad f(x, B) + J(x, B)^T max(0, y + rho r(x, B)) ) )         max for inequalities only
@@ -136,13 +130,6 @@ class SameBatchALM(AbstractScheduledMethod):
     def __check_init__(self) -> None:
         check_all_positive(self, "step_size", "penalty", or_zero=("dual_step", "decay"))
 
-    def prepare(self, oracle: Oracle, x: PyTree[Array]) -> "SameBatchALM":
-        return self
-
-    def init(self, oracle: Oracle, point: Vector, batches: Batch) -> DescentState:
-        values = oracle.join(oracle.residuals(point, batches.first))
-        return DescentState(point, values, 0 * values)
-
     def step(self, oracle: Oracle, state: DescentState, k: Float[Array, ""], batch: Batch) -> DescentState:
         decay = decayed(1.0, k, self.decay)
         look = oracle.look(state.x, batch)
@@ -151,9 +138,6 @@ class SameBatchALM(AbstractScheduledMethod):
         x = oracle.prox(state.x - self.step_size * decay * slope, self.step_size * decay)
         multipliers = oracle.signed(state.multipliers + self.dual_step * decay * values)
         return DescentState(x, _lagged(state, values, k), multipliers)
-
-    def answer(self, oracle: Oracle, state: DescentState, k: Float[Array, ""]) -> Answer:
-        return Answer(state.x, state.constraints, state.multipliers)
 
     def observe(self, oracle: Oracle, state: DescentState, k: Float[Array, ""]) -> dict[str, Array]:
         return {"step_size": decayed(self.step_size, k, self.decay), "penalty": self.penalty + 0 * k}
