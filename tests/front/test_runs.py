@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -102,8 +103,11 @@ class TestWriting:
 
     def test_fresh_names(self, tmp_path):
         (tmp_path / "a-b-1").mkdir()
-        assert runs.fresh_name(tmp_path, "a/b").name == "a-b-2"
-        assert runs.fresh_name(tmp_path, "../..").name == "run-1"
+        assert runs.claim_next(tmp_path, "a/b").folder.name == "a-b-2"
+        assert runs.claim_next(tmp_path, "../..").folder.name == "run-1"
+        with ThreadPoolExecutor(8) as pool:  # a sweep: everybody gets a folder
+            found = {place.folder for place in pool.map(lambda _: runs.claim_next(tmp_path, "c"), range(8))}
+        assert len(found) == 8
 
     def test_traced_runs(self, tmp_path, result):
         import equinox as eqx

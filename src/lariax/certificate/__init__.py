@@ -4,5 +4,6 @@ from lariax.certificate._certificate import HOLDS, Certificate, ConstraintReport
 from lariax.certificate._certify import certify
 from lariax.certificate._elsewhere import Court
 from lariax.certificate._sequential import SequentialTest
+from lariax.certificate._table import COLOURS
 
-__all__ = ["HOLDS", "Certificate", "ConstraintReport", "Court", "Interval", "SequentialTest", "certify"]
+__all__ = ["COLOURS", "HOLDS", "Certificate", "ConstraintReport", "Court", "Interval", "SequentialTest", "certify"]

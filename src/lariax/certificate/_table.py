@@ -11,7 +11,7 @@ from rich.text import Text
 from lariax.certificate._certificate import Certificate, ConstraintReport, Interval
 from lariax.problem import visible
 
-_COLOURS = {"surely": "green", "probably": "yellow", "undecided": "yellow", "violated": "red"}
+COLOURS = {"surely": "green", "probably": "yellow", "undecided": "yellow", "violated": "red"}
 _HEAD = ("", "estimate", "low", "high", "holds")
 _Row = tuple[str, str, str, str, str]
 
@@ -88,7 +88,7 @@ def as_rich(certificate: Certificate) -> RenderableType:
     head, rows = _narrow(certificate)
     table = Table(*head)
     for row in rows:
-        table.add_row(*(Text(visible(cell), style=_COLOURS.get(cell, "")) for cell in row))
+        table.add_row(*(Text(visible(cell), style=COLOURS.get(cell, "")) for cell in row))
     lines = [Text(visible(line), style="bold") for line in _verdicts(certificate)]
     return Group(table, *lines, *(Text(f"Warning: {visible(note)}", style="yellow") for note in _notes(certificate)))
 
@@ -110,5 +110,5 @@ def as_html(certificate: Certificate) -> str:
 
 
 def _cell(text: str) -> str:
-    colour = _COLOURS.get(text)
+    colour = COLOURS.get(text)
     return f'<td style="color: {colour}">{escape(text)}</td>' if colour else f"<td>{escape(text)}</td>"

@@ -38,10 +38,10 @@ class Screen:
         """Whether somebody sees the progress."""
         return self.err.is_terminal and not self.as_json
 
-    def show(self, *things: Any) -> None:
-        """For people alone."""
+    def show(self, *things: Any, keep_lines: bool = False) -> None:
+        """For people alone. `keep_lines`: paths and commands, to be copied as they are."""
         if not self.as_json:
-            self.out.print(*things, highlight=False, soft_wrap=all(isinstance(thing, str) for thing in things))
+            self.out.print(*things, highlight=False, soft_wrap=keep_lines)
 
     def give(self, value: dict[str, Any]) -> None:
         """For machines alone."""
@@ -61,7 +61,7 @@ class Screen:
         if self.as_json:
             print(json.dumps({"error": {"code": code, "message": message}}))
         else:
-            self.err.print(f"[red bold]lariax:[/] {_escaped(message)}", highlight=False, soft_wrap=True)
+            self.err.print(f"[red bold]lariax:[/] {_escaped(message)}", highlight=False)
         raise typer.Exit(code)
 
     @contextlib.contextmanager

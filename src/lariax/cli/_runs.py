@@ -74,7 +74,7 @@ def report(screen: Screen, folders: Sequence[Path], output: Path | None) -> None
     runs = _load(screen, folders)
     target = output or (folders[0] / "report.html" if len(folders) == 1 else Path("report.html"))
     pages.write(runs, target)
-    screen.show(f"Report  {target}")
+    screen.show(f"Report  {target}", keep_lines=True)
     screen.give({"report": target, "runs": [str(folder) for folder in folders]})
 
 

@@ -22,8 +22,8 @@ from lariax.runs import (
     SavedRun,
     certificate_to_json,
     claim,
+    claim_next,
     dumps,
-    fresh_name,
     load_settings,
     saved,
 )
@@ -86,7 +86,7 @@ def _begun(screen: Screen, order: Order) -> _Work:
         task = find(order.what, order.options, order.x0)
         arguments = _arguments(task, order)
         method = method_of(order.method)
-    place = claim(order.folder or fresh_name(PARENT, task.name))
+    place = claim(order.folder) if order.folder else claim_next(PARENT, task.name)
     settings = {"problem": task.about, "double": bool(jax.config.values["jax_enable_x64"]), **arguments}
     try:
         place.announce(settings)
@@ -174,11 +174,12 @@ def _conclude(screen: Screen, run: SavedRun, place: Claim, asked: bool) -> None:
     folder = _keep(screen, run, place)
     page = folder / "report.html"
     certificate = None if run.certificate is None else certificate_to_json(run.certificate)
-    screen.show(f"\nRun     {folder}\nReport  {page}")
+    screen.show(f"\nRun     {folder}\nReport  {page}", keep_lines=True)
     if run.status in ("budget", "interrupted") and (folder / CHECKPOINT).is_dir():
         about = run.settings["problem"]
         what = f"{about['file']}:{about['name']} " if about["kind"] == "file" else ""
-        screen.show(f"Go on   lariax solve {what}--resume {folder} --iterations {max(run.outcome['iterations'], 1000)}")
+        more = max(run.outcome["iterations"], 1000)
+        screen.show(f"Go on   lariax solve {what}--resume {folder} --iterations {more}", keep_lines=True)
     screen.give({"folder": folder, "report": page, **run.outcome, "certificate": certificate})
     if folder != place.folder:
         raise typer.Exit(BAD_FOLDER)

@@ -7,8 +7,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from lariax.certificate import ConstraintReport
-from lariax.report._words import COLOURS, short
+from lariax.certificate import COLOURS, ConstraintReport
+from lariax.report._words import short
 from lariax.runs import SavedRun
 
 

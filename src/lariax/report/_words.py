@@ -4,7 +4,6 @@ import math
 
 from lariax.problem import visible
 
-COLOURS = {"surely": "green", "probably": "yellow", "undecided": "yellow", "violated": "red"}
 LONGEST = 80  # characters of a name that are shown
 
 

@@ -25,7 +25,7 @@ history as its least entry, its largest entry and its length.
 from lariax.runs._json import RunFolderError, certificate_to_json, dumps, plain
 from lariax.runs._read import load, load_settings
 from lariax.runs._saved import SavedRun, leaves_of, lines_of, saved, versions
-from lariax.runs._write import Claim, claim, fresh_name, keep_certificate, save
+from lariax.runs._write import Claim, claim, claim_next, keep_certificate, save
 
 __all__ = [
     "Claim",
@@ -33,8 +33,8 @@ __all__ = [
     "SavedRun",
     "certificate_to_json",
     "claim",
+    "claim_next",
     "dumps",
-    "fresh_name",
     "keep_certificate",
     "leaves_of",
     "lines_of",

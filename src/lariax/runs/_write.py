@@ -20,6 +20,10 @@ from lariax.runs._saved import Line, SavedRun, saved, versions
 FORMAT, VERSION = "lariax run", 1
 
 
+class TakenError(RunFolderError):
+    """There is something of that name."""
+
+
 @dataclass(frozen=True)
 class Claim:
     """A folder that is ours, made before the run so that a bad place is found out early."""
@@ -69,21 +73,25 @@ class Claim:
 def claim(folder: str | Path) -> Claim:
     """Make a new folder for a run. One that exists is never touched."""
     path = Path(folder)
-    if os.path.lexists(path):
-        raise RunFolderError(f"{path} exists already, and a run needs a new folder. Choose another name.")
     made = tuple(parent for parent in path.parents if not parent.exists())
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.mkdir()
+        try:
+            path.mkdir()
+        except FileExistsError as error:
+            raise TakenError(f"{path} exists already, and a run needs a new folder. Choose another name.") from error
     except OSError as error:
         raise RunFolderError(f"cannot make the folder {path}: {error.strerror}.") from error
     return Claim(path, made, is_new=True)
 
 
-def fresh_name(parent: str | Path, name: str) -> Path:
-    """parent/name-1, or the first of -2, -3, ... that is free."""
+def claim_next(parent: str | Path, name: str) -> Claim:
+    """parent/name-1, or the first of -2, -3, ... that is free, also when others look for one at the same time."""
     stem = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in name)[:60].strip("-") or "run"
-    return next(path for i in itertools.count(1) if not os.path.lexists(path := Path(parent) / f"{stem}-{i}"))
+    for i in itertools.count(1):
+        with contextlib.suppress(TakenError):
+            return claim(Path(parent) / f"{stem}-{i}")
+    raise AssertionError("one of all numbers is free")
 
 
 def save(
