@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import lariax as lx
-from lariax.loop._looks import Looked, Looks
 
 
 @pytest.fixture(scope="module")
@@ -71,10 +70,70 @@ def test_where_looks_cannot_be(problem):
     with pytest.raises(ValueError, match="tolerance="):
         jax.vmap(lambda seed: lx.solve(problem, jnp.zeros(2), iterations=10, tolerance=0.1, seed=seed).x)(jnp.arange(2))
     stream = lx.Problem(lambda x, z: x * z, samples=lx.Stream([np.ones(8)], repeat=True))
-    with pytest.raises(ValueError, match="read only once"):
-        Looks(stream, 0.1, 0.95, jax.random.key(0), 1, Looked())
+    with pytest.raises(ValueError, match="gives the same again"):
+        lx.solve(stream, jnp.ones(()), lx.QuadraticPenalty(), iterations=10, tolerance=0.1)
     with pytest.raises(ValueError, match="tolerance must be positive"):
         lx.solve(problem, jnp.zeros(2), iterations=10, tolerance=0.0)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return np.random.default_rng(5).normal(2.0, 0.1, size=(200, 100))
+
+
+def of_stream(batches):
+    """E[z] by least squares, with a function of its own for a constraint that is never active."""
+    source = lx.Stream({"v": batch} for batch in batches)
+    constraints = {"far": lx.AtMost(lambda x, row: x + row["v"], 100.0)}
+    return lx.Problem(lambda x, row: 0.5 * (x - row["v"]) ** 2, samples=source, constraints=constraints)
+
+
+METHOD = lx.QuadraticPenalty(step_size=0.05)
+
+
+def test_looks_at_a_stream_take_rows_to_come(rows):
+    options = {"iterations": 4000, "batch_size": 2}
+    plain = lx.solve(of_stream(rows), jnp.zeros(()), METHOD, **options)
+    looked = lx.solve(of_stream(rows), jnp.zeros(()), METHOD, tolerance=1e-9, **options)
+    assert plain.x == looked.x, "the run has the rows that were looked at, in their turn"
+    assert looked.certificate.population
+    assert plain.draws < looked.draws == plain.draws + looked.certificate.draws + _left_of_block(looked)
+    draws = 2048 + 2048 + 4000  # of the looks after 1,000, 2,000 and 4,000 iterations of 4 rows; two functions on each
+    assert 1.7 * draws < looked.evaluations - plain.evaluations <= 2 * draws
+    truth = abs(float(looked.x) - rows.mean())
+    assert looked.certificate.stationarity.low <= truth + 0.02
+    assert looked.certificate.stationarity.high >= truth - 0.02
+
+
+def _left_of_block(result):
+    """Rows of the latest block that the run has not come to."""
+    beat = result.continuation.settings.rhythm
+    place = result.iterations + beat.start
+    return (-place % beat.block) * result.continuation.oracle.draws_per_iteration
+
+
+def test_asking_for_a_certificate_takes_nothing_from_a_stream(rows):
+    one, other = (lx.solve(of_stream(rows), jnp.zeros(()), METHOD, iterations=500) for _ in range(2))
+    assert one.certificate.population
+    on, without = (lx.solve(result.continuation.oracle.problem, result, iterations=300) for result in (one, other))
+    assert on.x == without.x
+    assert on.x != one.x
+
+
+def test_a_stream_without_rows_left_has_no_certificate(rows):
+    result = lx.solve(of_stream(rows[:10]), jnp.zeros(()), METHOD, iterations=5000, output="best")
+    assert result.status == "source_ended"
+    assert result.certified is None
+    with pytest.raises(ValueError, match="too few rows left"):
+        _ = result.certificate
+
+
+def test_rows_that_repeat_are_what_a_certificate_is_about():
+    stream = lx.Stream([np.linspace(0, 1, 64)], repeat=True)
+    problem = lx.Problem(lambda x, z: 0.5 * (x - z) ** 2, samples=stream)
+    certificate = lx.solve(problem, jnp.zeros(()), METHOD, iterations=100).certificate
+    assert not certificate.population
+    assert "repeats" in certificate.verdict
 
 
 def test_heldout_rows_are_judged_when_asked():

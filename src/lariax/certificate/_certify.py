@@ -34,6 +34,7 @@ from lariax.prox import Zero
 from lariax.sets import Everything
 
 ON = ("samples", "heldout")
+DRAWS = 10_000  # unless said otherwise
 _FIT, _JUDGE, _SHUFFLE = range(3)  # streams of random numbers
 
 
@@ -53,7 +54,7 @@ def certify(
     problem: Problem,
     x: PyTree,
     multipliers: Mapping[str, ArrayLike] | None = None,
-    draws: int | None = 10_000,
+    draws: int | None = DRAWS,
     confidence: float = 0.95,
     seed: Any = 0,
     on: str = "samples",
@@ -74,10 +75,11 @@ def certify(
         tolerance: up to where a violation or a distance counts as none, in the words used; by default the square root
             of the precision of x.
 
-    What it is about: a `Distribution` or a `Stream` stands for the distribution that it samples, a `Dataset` or
-    `Stratified` for its own rows. Held-out rows are a fresh sample of the distribution behind them, each used once, so
-    a certificate on them is about that distribution. `certificate.population` says which, and the verdict says it in
-    words. Where the problem has held-out rows, `certificate.heldout` has the same multipliers judged there.
+    What it is about: a `Distribution` or a `Stream` stands for the distribution that it samples, a `Dataset`,
+    `Stratified` or a `Stream` with repeat=True for its own rows. Held-out rows are a fresh sample of the distribution
+    behind them, each used once, so a certificate on them is about that distribution. `certificate.population` says
+    which, and the verdict says it in words. Where the problem has held-out rows, `certificate.heldout` has the same
+    multipliers judged there.
 
     A `Stream` is read on: its rows are gone afterwards.
 
@@ -191,14 +193,19 @@ def _case(problem: Problem, point: PyTree, ask: _Ask, key: Key[Array, ""], on: s
     fit_part = _sampled(problem, point, sources, orders, 0, first) if halves else None
     judge_part = _sampled(problem, point, sources, orders, first, wanted - first)
     random = [source for source in sources if source is not None]
+    repeated = {i for i, source in enumerate(problem.sources) if isinstance(source, Stream) and source.repeat}
     about_rows = {
-        i: isinstance(s, Dataset | Stratified) and i not in once for i, s in enumerate(sources) if s is not None
+        i: i in repeated or (isinstance(s, Dataset | Stratified) and i not in once)
+        for i, s in enumerate(sources)
+        if s is not None
     }
     population = not (any(about_rows[i] for i in fresh) if fresh else all(about_rows.values()))
     if on == "heldout":
         about = "on held-out rows, about the distribution behind them" if population else "about the held-out rows"
     elif population:
         about = "about the distribution"
+    elif repeated:
+        about = "about the rows that the Stream repeats, by a sample of them"
     else:
         about = f"about the {_rows(random)} rows of the data, by a sample of them"
     return _Case(judge_part, fit_part, population, exact=False, about=about)

@@ -208,13 +208,13 @@ class Drive:
             sight = position.looked.best if best else sight
             if sight and (best or status == "stationary"):
                 x, multipliers = sight.x, sight.multipliers  # those that the certificate vouches for
-        per_iteration = start.oracle.draws_per_iteration
+        place, looked = position.iteration + start.settings.rhythm.start, position.looked
         return Result(
             x=x,
             multipliers=multipliers,
             iterations=position.iteration,
-            draws=(position.iteration + start.settings.rhythm.start) * per_iteration + position.looked.draws,
-            evaluations=position.evaluations,
+            draws=place * start.oracle.draws_per_iteration + looked.draws_at(place, start.oracle.sample_counts),
+            evaluations=position.evaluations + looked.evaluations,
             seconds=position.ledger.seconds_before + self.budget.elapsed(),
             history=position.ledger.history(),
             outcome=outcome(status),

@@ -11,8 +11,9 @@ from jaxtyping import PyTree
 
 from lariax.loop._archive import raw
 from lariax.oracle import sample_structure
-from lariax.problem import AbstractSource, Stream, describe_shape
+from lariax.problem import AbstractSource, Problem, Stream, describe_shape
 
+FEWEST_ROWS = 32  # for a certificate
 GLANCE = 0.05  # seconds between two looks at whether to wait any longer
 
 
@@ -28,6 +29,7 @@ class StreamReader:
         self._stream = stream
         self._pieces: list[PyTree] = []
         self.structure: PyTree = None
+        self.taken = 0  # rows handed out
         if mark is not None and "state" in mark:
             self._batches = stream.read_on(mark["state"], mark["seen"], mark["ended"])
             self._keep(mark["rows"])
@@ -57,9 +59,15 @@ class StreamReader:
 
     def take(self, count: int) -> PyTree:
         """The next `count` rows, or as many as were read."""
-        rows = jax.tree.map(lambda *parts: np.concatenate(parts), *self._pieces)
-        self._pieces = [jax.tree.map(lambda array: array[count:], rows)]
-        return jax.tree.map(lambda array: array[:count], rows)
+        taken = self.peek(count)
+        self._pieces = [jax.tree.map(lambda array: array[count:], rows) for rows in self._pieces]
+        self.taken += _rows(taken)
+        return taken
+
+    def peek(self, count: int) -> PyTree:
+        """The same, and they stay where they are."""
+        self._pieces = [jax.tree.map(lambda *parts: np.concatenate(parts), *self._pieces)]
+        return jax.tree.map(lambda array: array[:count], self._pieces[0])
 
     def skip(self, count: int) -> None:
         """Read over rows."""
@@ -199,6 +207,32 @@ class Feeder:
             self._block, self._first, self._last = tuple(block), first, first + complete - 1
         return self._block, self._last
 
+    def ahead(self, count: int, give_up: Callable[[], bool] | None = None) -> dict[int, PyTree] | None:
+        """The next `count` rows of each stream, or as many as there are, that no block has had yet and a later one will
+        have; None: given up waiting for them."""
+        waits, self.give_up = self.give_up, give_up or self.give_up
+        try:
+            if (self._errand and not self._read(lambda *_: None)) or not self._read(lambda r, _: r.fill(count)):
+                return None
+        finally:
+            self.give_up = waits
+        return {i: reader.peek(count) for i, reader in self._readers.items()}
+
+    def rows_handed_out(self) -> dict[int, int]:
+        """Of each stream, up to the end of the latest block."""
+        return {i: reader.taken for i, reader in self._readers.items()}
+
+    def problem_ahead(self, problem: Problem, draws: int, give_up: Callable[[], bool] | None = None) -> Problem | None:
+        """The problem with the next rows of its streams in their place, for a certificate from `draws` draws: rows that
+        the run has not had yet, and will have. None: too few are left, or given up waiting for them."""
+        if not self:
+            return problem
+        wanted = draws // sum(source.rows_per_sample for source in problem.sources if source is not None)
+        rows = self.ahead(wanted, give_up)
+        if rows is None or min(map(_rows, rows.values())) < FEWEST_ROWS:
+            return None
+        return problem.with_sources({i: Stream([each]) for i, each in rows.items()})
+
     # --- the place, for a checkpoint
 
     def place(self) -> dict[str, Any]:
@@ -217,6 +251,8 @@ class Feeder:
         """Read on to the latest block of another feeder, which began where this one did or was told to."""
         first, marks = place["first"], place["marks"]
         self._read(lambda reader, i: None if "state" in marks.get(i, {}) else reader.skip(first * counts[i]))
+        for i, reader in self._readers.items():
+            reader.taken = first * counts[i]
         self.block(first, length, counts)
         enough = self._last >= first + place["complete"] - 1
         if not enough or self._sum(place["complete"]) != place["sum"]:

@@ -1,15 +1,17 @@
 """Looking at the point during a run: certificates on draws of their own, at iterations that depend on nothing else."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
 from jaxtyping import Array, Key, PyTree
 
 from lariax.certificate import Certificate, SequentialTest, certify
+from lariax.loop._feed import Feeder
 from lariax.loop._run import NEVER
-from lariax.problem import Problem, Stream
+from lariax.oracle import Oracle
+from lariax.problem import Stream
 
 FIRST = 1000  # iterations before the first look; then at twice, four times, ... as many
 FEWEST_DRAWS = 2048
@@ -37,33 +39,42 @@ class Looked:
     """What a continued run must know of the looks before."""
 
     looks: int = 0
-    draws: int = 0
+    draws: int = 0  # from sources that draw anew; the rows of streams are the run's own
+    evaluations: int = 0
+    ahead: dict[int, int] = field(default_factory=dict)  # by stream, the last row that was looked at
     best: Sight | None = None
+
+    def draws_at(self, place: int, counts: list[int]) -> int:
+        """What looks have drawn that the run, which has taken `counts` at each of `place` places, has not."""
+        return self.draws + sum(max(0, row - place * counts[i]) for i, row in self.ahead.items())
 
 
 class Looks:
     """The looks of one run: when, at what confidence, what they cost, and the best point seen.
 
     Look j is certified at the confidence of the spending rule, so all certificates of a run hold together: neither
-    stopping at the first good one nor keeping the best one is cheating. Held-out rows are left alone.
+    stopping at the first good one nor keeping the best one is cheating. Held-out rows are left alone. Of a `Stream` the
+    next rows are looked at, which the run has not had yet: what is true of x does not depend on them.
     """
 
     def __init__(
         self,
-        problem: Problem,
+        oracle: Oracle,
+        feeder: Feeder,
         tolerance: float | None,
         confidence: float,
         key: Key[Array, ""],
-        per_iteration: int,
         before: Looked,
     ):
-        if any(isinstance(source, Stream) for source in problem.sources):
+        problem = oracle.problem
+        if any(isinstance(source, Stream) and source.repeat for source in problem.sources):
             raise ValueError(
-                'tolerance= and output="best" need draws beside those of the run, and a Stream is read only once. Use '
-                "lx.Dataset or lx.Distribution, or certify afterwards."
+                'tolerance= and output="best" need rows that the run has not seen, and a Stream with repeat=True gives '
+                "the same again. Use lx.Dataset, or certify on held-out rows afterwards."
             )
         self._problem = problem.without_heldout()
-        self._key, self._per_iteration = jax.random.fold_in(key, _LOOKS), per_iteration
+        self._key, self._oracle, self._feeder = jax.random.fold_in(key, _LOOKS), oracle, feeder
+        self._per_iteration = oracle.draws_per_iteration
         self._tolerance, self._test = (
             tolerance,
             SequentialTest(math.inf if tolerance is None else tolerance, confidence),
@@ -98,22 +109,29 @@ class Looks:
             low, high = (middle, high) if fits else (low, middle - 1)
         return low
 
-    def look(self, iteration: int, x: PyTree[Array]) -> Sight:
-        """Certify the point of an iteration."""
-        number = self.record.looks + 1
+    def look(self, iteration: int, x: PyTree[Array]) -> Sight | None:
+        """Certify the point of an iteration; None: its Stream has no rows left for that."""
+        number, draws = self.record.looks + 1, self.draws_for(iteration)
+        problem = self._feeder.problem_ahead(self._problem, draws)
+        if problem is None:
+            return None
         certificate = certify(
-            self._problem,
+            problem,
             x,
-            draws=self.draws_for(iteration),
+            draws=draws,
             confidence=self._test.confidence_at(number),
             seed=jax.random.fold_in(self._key, number),
             tolerance=self._tolerance,
         )
         sight = Sight(x, dict(certificate.multipliers), certificate)
-        best = self.record.best
+        before, best = self.record, self.record.best
+        samples = certificate.draws // max(1, sum(s.rows_per_sample for s in self._oracle.sources if s is not None))
+        handed_out = self._feeder.rows_handed_out()
         self.record = Looked(
             number,
-            self.record.draws + certificate.draws,
+            before.draws + certificate.draws - samples * len(handed_out),
+            before.evaluations + self._oracle.evaluations_of(samples),
+            {i: row + samples for i, row in handed_out.items()},
             sight if best is None or sight.worst < best.worst else best,
         )
         return sight

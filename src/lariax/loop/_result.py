@@ -10,13 +10,14 @@ import jax
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from lariax.certificate import Certificate, certify
+from lariax.certificate import DRAWS, Certificate, certify
 from lariax.loop._feed import Feeder
 from lariax.loop._looks import Looked
 from lariax.loop._run import NEVER, Rhythm, Run
 from lariax.loop._table import as_html, as_rich, as_text
 from lariax.methods import AbstractMethod
 from lariax.oracle import Oracle
+from lariax.problem import Problem, Stream
 
 STATUSES = {
     "stationary": "The point is certified to be feasible and stationary within the tolerance.",
@@ -151,11 +152,25 @@ class Result(eqx.Module):
             raise ValueError("a run that was traced (jit, vmap) has no certificate. Use lx.certify(problem, result.x).")
         problem, key = self.continuation.oracle.problem, jax.random.fold_in(self.continuation.run.key, _CERTIFICATE)
         if self.certified is None:
-            return certify(problem, self.x, seed=key)
+            ahead = self._unseen(problem)
+            return certify(ahead, self.x, seed=key)
         if not problem.has_heldout:
             return self.certified
         beside = certify(problem, self.x, self.certified.multipliers, seed=key, on="heldout")
         return dataclasses.replace(self.certified, heldout=beside)
+
+    def _unseen(self, problem: Problem) -> Problem:
+        """The problem on samples that the run has not seen. The rows of a stream stay there, for the run to go on."""
+        assert self.continuation is not None
+        if any(isinstance(source, Stream) and source.repeat for source in problem.sources):
+            return problem  # there are none; the certificate says what it is about
+        unseen = self.continuation.feeder.problem_ahead(problem, DRAWS, give_up=lambda: False)
+        if unseen is None:
+            raise ValueError(
+                "the Stream has too few rows left for a certificate. Give it more, or judge on other rows: "
+                "lx.certify(another_problem, result.x)."
+            )
+        return unseen
 
     @property
     def status(self) -> Any:

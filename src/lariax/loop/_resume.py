@@ -119,8 +119,7 @@ def _drive(
     looked = replace(saved.looked, best=_sight(oracle, saved.looked.best))
     looks = None
     if plan.tolerance is not None or plan.settings.output == "best":
-        per_iteration = oracle.draws_per_iteration
-        looks = Looks(oracle.problem, plan.tolerance, plan.confidence, start.run.key, per_iteration, looked)
+        looks = Looks(oracle, start.feeder, plan.tolerance, plan.confidence, start.run.key, looked)
     ledger = replace(
         saved.ledger,
         draws_per_iteration=oracle.draws_per_iteration,

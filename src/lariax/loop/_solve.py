@@ -118,7 +118,9 @@ def solve(
             return _solve_traced(start, budget, record_every, watched)
         before = start.earlier.continuation.looked if start.earlier and start.earlier.continuation else Looked()
         per_iteration = start.oracle.draws_per_iteration
-        looks = Looks(problem, tolerance, confidence, start.run.key, per_iteration, before) if looking else None
+        looks = None
+        if looking:
+            looks = Looks(start.oracle, start.feeder, tolerance, confidence, start.run.key, before)
         first = int(start.run.iteration)
         taken = 0 if start.earlier else start.settings.rhythm.start * per_iteration
         last = last_iteration(start, budget, first, taken, looks)

@@ -116,7 +116,7 @@ def continued(
         before.run,
         before.settings,
         before.feeder,
-        earlier.evaluations,
+        earlier.evaluations - before.looked.evaluations,
         traced=False,
         choice=earlier.choice,
         earlier=earlier,

@@ -480,6 +480,10 @@ class Oracle(eqx.Module):
             residuals.append(constraint.sign * (value - bound) + slacks[block.rows])
         return tuple(residuals)
 
+    def evaluations_of(self, samples: int) -> int:
+        """What one look at as many samples of every source counts for."""
+        return replace(self, batch_size=samples)._calls(objective=True)
+
     def _calls(self, objective: bool) -> int:
         """How often a pass calls the user's functions: once a sample and function."""
         random, own = (

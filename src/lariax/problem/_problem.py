@@ -160,6 +160,19 @@ class Problem(eqx.Module):
         own = (constraint.samples for constraint in self.constraints.values())
         return (self.samples, *(source for source in own if isinstance(source, AbstractSource)))
 
+    def with_sources(self, sources: Mapping[int, AbstractSource]) -> "Problem":
+        """The same problem, with others in the place of some of `sources`, by their number there."""
+        problem, number = self, 0
+        if 0 in sources:
+            problem = eqx.tree_at(lambda p: p.samples, problem, sources[0], is_leaf=_is_source)
+        for k, constraint in enumerate(self._constraints):
+            if isinstance(constraint.samples, AbstractSource):
+                number += 1
+                if number in sources:
+                    place = lambda p, k=k: p._constraints[k].samples  # noqa: E731
+                    problem = eqx.tree_at(place, problem, sources[number], is_leaf=_is_source)
+        return problem
+
     @property
     def has_heldout(self) -> bool:
         """Whether anything in it has held-out rows."""
