@@ -35,6 +35,7 @@ class Entry(NamedTuple):
     fractions: tuple[float, ...]
     second: tuple[float, ...]
     meaning: str  # of the second number
+    first: str = "step"  # the meaning of the first
 
     @property
     def grid(self) -> list[tuple[float, float]]:

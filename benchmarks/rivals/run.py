@@ -93,7 +93,7 @@ def _tuned(solved: Solved, name: str, budget: int) -> tuple[AbstractMethod, str]
         return float(np.mean(np.log(ends)))
 
     best = min(entry.grid, key=score)
-    return entry.make(scales, *best), f"step {best[0]:g}, {entry.meaning} {best[1]:g}"
+    return entry.make(scales, *best), f"{entry.first} {best[0]:g}, {entry.meaning} {best[1]:g}"
 
 
 def _untuned(solved: Solved) -> tuple[str, str]:
