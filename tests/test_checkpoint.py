@@ -378,6 +378,7 @@ def _full(handle):
 
 def test_values_keep_their_types():
     """Also numbers of NumPy, which are numbers of Python and arrays at the same time."""
+    problem = lx.Problem(lambda x: x @ x, constraints={"c": lx.Equal(jnp.sum, samples=None)})
     value = {
         "plain": [None, True, 3, 0.1, float("inf"), "text", b"bytes", ("a", 1)],
         "scalars": [np.float64(0.1), np.float32(0.1), np.int64(3), np.bool_(True)],
@@ -387,7 +388,7 @@ def test_values_keep_their_types():
             np.zeros((0, 3)),
             jnp.ones(2, jnp.bfloat16),
         ],
-        3: lx.certify(lx.Problem(lambda x: x @ x, constraints={"c": lx.Equal(jnp.sum, samples=None)}), jnp.ones(2)),
+        "certificate": lx.certify(problem, jnp.ones(2)),
     }
     found = unpacked(b"".join(map(bytes, packed(value, classes()))), classes())
     assert [type(part) for part in found["plain"]] == [type(part) for part in value["plain"]]
@@ -395,7 +396,7 @@ def test_values_keep_their_types():
     assert [(type(part), part) for part in found["scalars"]] == [(type(part), part) for part in value["scalars"]]
     for one, other in zip(found["arrays"], value["arrays"], strict=True):
         assert (one.shape, one.dtype, one.tobytes()) == (other.shape, other.dtype, np.asarray(other).tobytes())
-    assert str(found[3]) == str(value[3])
+    assert str(found["certificate"]) == str(value["certificate"])
 
 
 def test_bytes_of_a_file_do_not_depend_on_who_writes(run):

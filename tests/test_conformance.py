@@ -1,7 +1,5 @@
 """What every method owes: over methods, simple terms, sources and precisions, each pair of choices at least once."""
 
-import itertools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +7,7 @@ import pytest
 
 import lariax as lx
 from conftest import normal
+from pairwise import pairwise
 
 METHODS = {
     "QuadraticPenalty": lx.QuadraticPenalty(step_size=0.02, penalty=1.0),
@@ -37,21 +36,6 @@ SOURCES = {
     "Stream": lambda: lx.Stream([ROWS], repeat=True),
 }
 PRECISIONS = {"float64": jnp.float64, "float32": jnp.float32}
-
-
-def pairwise(*choices):
-    """Few combinations that show every pair of choices: greedily, the one with most pairs not yet seen."""
-    wanted = {
-        ((i, a), (j, b))
-        for i, j in itertools.combinations(range(len(choices)), 2)
-        for a in choices[i]
-        for b in choices[j]
-    }
-    everything = list(itertools.product(*choices))
-    while wanted:
-        best = max(everything, key=lambda row: len(wanted & set(itertools.combinations(enumerate(row), 2))))
-        wanted -= set(itertools.combinations(enumerate(best), 2))
-        yield best
 
 
 TARGET = jnp.array([[1.0, 0.2], [0.2, 0.5]])

@@ -8,6 +8,7 @@ references to arrays. Nothing in a file can make the reader take more memory tha
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -105,11 +106,15 @@ def encoded(value: Any, classes: Classes, arrays: list[np.ndarray]) -> Any:
         return {"class": name, "fields": fields}
     if type(value) in (list, tuple):
         return {type(value).__name__: [encoded(part, classes, arrays) for part in value]}
-    if isinstance(value, dict) and all(isinstance(key, str | int) for key in value):
+    if isinstance(value, dict) and _are_names(list(value)):
         return {"dict": [[key, encoded(part, classes, arrays)] for key, part in value.items()]}
     raise UnsavableError(
         f"a checkpoint holds numbers, texts, arrays, lists, tuples and dictionaries of these, found {name}."
     )
+
+
+def _are_names(keys: list[Any]) -> bool:
+    return all(type(key) is str for key in keys) or all(type(key) is int for key in keys)
 
 
 def _fields(value: Any) -> dict[str, Any]:
@@ -168,7 +173,7 @@ def decoded(content: Any, classes: Classes, arrays: list[np.ndarray]) -> Any:
             return Unknown(str(content["class"]))
         cls = classes[content["class"]]
         fields = {key: decoded(part, classes, arrays) for key, part in content["fields"].items()}
-        hints = typing.get_type_hints(cls)
+        hints = _hints(cls)
         for key, part in fields.items():
             if not _fits(part, hints[key], classes):
                 raise ValueError(f"{content['class']}.{key} cannot be {type(part).__name__}")
@@ -183,8 +188,15 @@ def decoded(content: Any, classes: Classes, arrays: list[np.ndarray]) -> Any:
     if kind == "bytes":
         return bytes.fromhex(inner)
     if kind == "dict":
+        if not _are_names([key for key, _ in inner]):
+            raise ValueError("names that are not all texts, or all integers")
         return {key: decoded(part, classes, arrays) for key, part in inner}
     return {"list": list, "tuple": tuple}[kind](decoded(part, classes, arrays) for part in inner)
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
 
 
 def _fits(value: Any, hint: Any, classes: Classes) -> bool:

@@ -5,7 +5,7 @@ import json
 import os
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, PyTree
+from jaxtyping import PyTree
 
 from lariax.loop._archive import DTYPES, CheckpointError, Unknown
 from lariax.loop._budget import Budget, check_budgets
@@ -144,16 +144,10 @@ def restored(saved: Saved, problem: Problem, x0: PyTree | None, method: Abstract
     settings, found = plan.settings, _method(plan, method)
     feeder = _feeder(problem, saved)
     samples = feeder.structures()
-    oracle = bind(
-        problem,
-        x,
-        samples,
-        batch_size=settings.batch_size,
-        copies=found.copies,
-        has_slacks=found.wants_slacks,
-    )
+    oracle = _bound(problem, x, samples, settings.batch_size, found)
     if method is not None:
-        prepared = in_precision(method.prepare(oracle, x), oracle.dtype)
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), x)
+        prepared = in_precision(method.prepare(oracle, zeros), oracle.dtype)
         if isinstance(plan.method, AbstractMethod) and not eqx.tree_equal(prepared, in_precision(found, oracle.dtype)):
             raise CheckpointError("a resumed run keeps its method. Leave method= out, or start a new run.")
         found = prepared
@@ -171,10 +165,29 @@ def restored(saved: Saved, problem: Problem, x0: PyTree | None, method: Abstract
     return Start(oracle, found, run, settings, feeder, saved.evaluations, False, plan.choice, None)
 
 
+def _bound(
+    problem: Problem, x: PyTree, samples: tuple[PyTree | None, ...], batch_size: int, method: AbstractMethod
+) -> Oracle:
+    try:
+        return bind(
+            problem,
+            x,
+            samples,
+            batch_size=batch_size,
+            copies=method.copies,
+            has_slacks=method.wants_slacks,
+        )
+    except Exception as error:
+        raise CheckpointError(
+            f"the functions of this problem do not take the x of this run, {describe_shape(x)} ({error}). Give the "
+            "problem that the run was started with."
+        ) from error
+
+
 def _check_numbers(saved: Saved) -> None:
     """What the types of the fields do not say."""
     plan, ledger = saved.plan, saved.ledger
-    columns = [len(column) for table in ledger.tables for column in jax.tree.leaves(table)]
+    columns = {length for table in ledger.tables for length in _lengths(table)}
     sound = (
         plan.settings.batch_size >= 1
         and plan.settings.output in OUTPUTS
@@ -185,33 +198,46 @@ def _check_numbers(saved: Saved) -> None:
         and saved.elapsed >= 0
         and min(ledger.every, ledger.stride) >= 1
         and len(ledger.tables) <= 1
-        and all("iteration" in table for table in ledger.tables)
         and ledger.earlier_rows >= 0
-        and len(set(columns)) <= 1
+        and len(columns) <= 1
+        and -1 not in columns
+        and all("iteration" in table for table in ledger.tables)
     )
     if not sound:
         raise CheckpointError("the numbers in this checkpoint contradict each other: it was not written by Lariax.")
 
 
-def _like_x(plan: Plan, x0: PyTree | None) -> PyTree[Array]:
-    """Zeros in the structure of x."""
+def _lengths(table: Any) -> Iterator[int]:
+    """Of the columns of a table; -1 for what is none."""
+    for column in table.values() if isinstance(table, dict) else (table,):
+        if isinstance(column, dict):
+            yield from _lengths(column)
+        else:
+            yield len(column) if isinstance(column, np.ndarray) and column.ndim else -1
+
+
+def _like_x(plan: Plan, x0: PyTree | None) -> PyTree:
+    """The structure of x, with a shape and a type in the place of every array."""
     if x0 is None and plan.x is None:
         raise CheckpointError(
             "x is of a structure that a file cannot hold (classes of your own). Pass x0=, anything of that structure."
         )
     if x0 is not None:
-        return jax.tree.map(lambda leaf: jnp.zeros(jnp.shape(leaf), jnp.asarray(leaf).dtype), x0)
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.asarray(leaf).dtype), x0)
 
-    def zeros(leaf: Any) -> Array:
-        if not isinstance(leaf, Shaped) or leaf.dtype not in DTYPES:
+    def shaped(leaf: Any) -> jax.ShapeDtypeStruct:
+        if not isinstance(leaf, Shaped) or leaf.dtype not in DTYPES or not all(type(n) is int for n in leaf.shape):
             raise CheckpointError(f"the checkpoint says that a part of x is {leaf!r}, which is no array.")
         if leaf.dtype == "float64" and not jax.config.read("jax_enable_x64"):
             raise CheckpointError(
                 'this run is in float64, and JAX\'s 64-bit mode is off. Say jax.config.update("jax_enable_x64", True).'
             )
-        return jnp.zeros(leaf.shape, DTYPES[leaf.dtype])
+        return jax.ShapeDtypeStruct(leaf.shape, DTYPES[leaf.dtype])
 
-    return jax.tree.map(zeros, plan.x, is_leaf=lambda node: isinstance(node, Shaped))
+    try:
+        return jax.tree.map(shaped, plan.x, is_leaf=lambda node: isinstance(node, Shaped))
+    except (ValueError, TypeError) as error:
+        raise error if isinstance(error, CheckpointError) else CheckpointError(f"x is no structure: {error}") from error
 
 
 def _method(plan: Plan, given: AbstractMethod | None) -> AbstractMethod:
@@ -233,7 +259,8 @@ def _feeder(problem: Problem, saved: Saved) -> Feeder:
     place = saved.place
     marks = place.get("marks")
     numbers = [place.get(name) for name in ("first", "complete", "sum")]
-    if not isinstance(marks, dict) or not all(isinstance(n, int) and n >= 0 for n in numbers):
+    known = isinstance(marks, dict) and all(_is_mark(marks.get(i)) for i in streams)
+    if not known or not all(isinstance(n, int) and n >= 0 for n in numbers):
         raise CheckpointError("the problem reads a Stream, and this checkpoint knows of no place in one.")
     for i in streams:
         source = problem.sources[i]
@@ -243,6 +270,12 @@ def _feeder(problem: Problem, saved: Saved) -> Feeder:
                 "resumed run reads over the rows that it has had: make the Stream, and the problem, again."
             )
     return Feeder(problem.sources, marks=marks)
+
+
+def _is_mark(mark: Any) -> bool:
+    if not isinstance(mark, dict) or "state" not in mark:
+        return isinstance(mark, dict)
+    return isinstance(mark.get("seen"), int) and isinstance(mark.get("ended"), bool) and "rows" in mark
 
 
 def _check_problem(plan: Plan, oracle: Oracle, x: PyTree, samples: tuple[PyTree | None, ...]) -> None:

@@ -1,0 +1,208 @@
+"""Thousands of inputs that are wrong in ways that nobody thought of: each is used, or refused in words."""
+
+import contextlib
+import copy
+import hashlib
+import json
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import lariax as lx
+from lariax.loop._archive import DIGEST, MAGIC, PREFIX
+from lariax.loop._budget import Budget
+from lariax.loop._resume import _drive, restored
+from lariax.loop._saved import saved_in
+
+START = len(MAGIC) + PREFIX.size
+FORBIDDEN = (
+    "compile",
+    "exec",
+    "import",
+    "marshal.loads",
+    "open",
+    "os.",
+    "pickle.",
+    "shutil.",
+    "socket.",
+    "subprocess.",
+)
+CALM = {"deadline": None, "suppress_health_check": list(HealthCheck), "derandomize": True, "database": None}
+
+problem = lx.Problem(
+    lambda x: jnp.sum(x["a"] ** 2) + x["b"] ** 2, constraints={"sum": lx.Equal(lambda x: x["a"][0], samples=None)}
+)
+x0 = {"a": jnp.ones(2), "b": jnp.array(2.0)}
+method = lx.QuadraticPenalty(step_size=0.1)
+
+
+class Watch:
+    """Notes what the interpreter is made to do, while it is on."""
+
+    def __init__(self):
+        self.on, self.seen = False, []
+        sys.addaudithook(self._hear)
+
+    def _hear(self, event, arguments):
+        if self.on and event.startswith(FORBIDDEN):
+            self.seen.append((event, arguments))
+
+    def __enter__(self):
+        self.on = True
+
+    def __exit__(self, *_):
+        self.on = False
+        assert self.seen == []
+
+
+@pytest.fixture(scope="module")
+def watch():
+    return Watch()
+
+
+class Opened:
+    """A checkpoint taken apart."""
+
+    def __init__(self, content):
+        self.header, self.arrays = parts(content)
+        self.paths = list(places(self.header))
+
+    def changed(self, changes):
+        """Parts replaced, removed, or put where another was; the checksum is right."""
+        header = copy.deepcopy(self.header)
+        for kind, where, other, value in changes:
+            path = self.paths[1 + where % (len(self.paths) - 1)]
+            with contextlib.suppress(KeyError, IndexError, TypeError):  # it has just been removed
+                spot, key = at(header, path[:-1]), path[-1]
+                if kind == "remove":
+                    del spot[key]
+                else:
+                    new = value if kind == "replace" else at(self.header, self.paths[other % len(self.paths)])
+                    spot[key] = copy.deepcopy(new)
+        return sealed(header, self.arrays)
+
+
+@pytest.fixture(scope="module")
+def opened(file):
+    return Opened(file)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    """A checkpoint with everything in it: history, looks, a picked point."""
+    folder = tmp_path_factory.mktemp("run")
+    lx.solve(problem, x0, method, iterations=40, output="best", tolerance=1e-9, checkpoint=folder)
+    lx.resume(folder, problem, iterations=1000, callback=lambda s: s.iteration >= 1005)
+    content = max(folder.iterdir()).read_bytes()
+    assert saved_in(content).looked.best is not None
+    return content
+
+
+def sealed(header, data):
+    text = json.dumps(header).encode()
+    body = MAGIC + PREFIX.pack(1, len(text)) + text + data
+    return body + hashlib.sha256(body).digest()
+
+
+def parts(content):
+    length = PREFIX.unpack(content[len(MAGIC) : START])[1]
+    return json.loads(content[START : START + length]), content[START + length : -DIGEST]
+
+
+def places(value, path=()):
+    """All paths to something in a value of JSON."""
+    yield path
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in inner:
+        yield from places(part, (*path, key))
+
+
+def at(value, path):
+    for key in path:
+        value = value[key]
+    return value
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.sampled_from([0, 1, -1, 2**31, 10**30, 0.5, float("nan"), float("inf"), -0.0])
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from(
+        ["os.system", "builtins.eval", "lariax.loop._saved.Saved", "lariax.methods._base.AbstractMethod"]
+    ),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["array", "class", "fields", "dict", "list", "tuple", "scalar", "bytes", "x"]),
+            inner,
+            max_size=3,
+        )
+    ),
+    max_leaves=6,
+)
+
+
+CHANGES = st.lists(
+    st.tuples(st.sampled_from(["replace", "remove", "copy"]), st.integers(0), st.integers(0), JSON),
+    min_size=1,
+    max_size=3,
+)
+
+
+class TestCheckpoints:
+    @settings(max_examples=2000, **CALM)
+    @given(where=st.integers(0), drop=st.integers(0, 50), insert=st.binary(max_size=20), cut=st.booleans())
+    def test_any_bytes_changed(self, file, watch, where, drop, insert, cut):
+        place = where % len(file)
+        content = file[:place] + insert + (b"" if cut else file[place + drop :])
+        with watch, contextlib.suppress(lx.CheckpointError):
+            saved_in(bytes(content))
+            assert bytes(content) == file
+
+    @settings(max_examples=500, **CALM)
+    @given(content=st.binary(max_size=200), begins=st.booleans())
+    def test_any_bytes(self, watch, content, begins):
+        with watch, pytest.raises(lx.CheckpointError):
+            saved_in(MAGIC + content if begins else content)
+
+    @settings(max_examples=1500, **CALM)
+    @given(changes=CHANGES)
+    def test_any_content_changed_by_one_who_knows_the_format(self, opened, watch, changes):
+        content = opened.changed(changes)
+        with watch, contextlib.suppress(lx.CheckpointError):
+            saved_in(content)
+
+    @settings(max_examples=150, **CALM)
+    @given(changes=CHANGES)
+    def test_what_can_be_read_fits_the_problem_or_is_refused(self, opened, changes):
+        """As far as the start of the run; numbers that are only other numbers (a budget) are taken."""
+        content = opened.changed(changes)
+        with contextlib.suppress(lx.CheckpointError, lx.LariaxWarning):
+            saved = saved_in(content)
+            start = restored(saved, problem, None, None)
+            drive = _drive(saved, start, Budget(None, None, 1.0), False, None, None)
+            assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(start.run.state))
+            assert drive.position.ledger.history() is not None
+
+    def test_deep_nesting_is_no_way_in(self, file):
+        header, arrays = parts(file)
+        text = json.dumps(header).replace('"content": {', '"content": ' + '{"list": [' * 20_000 + "{", 1)
+        body = text.encode()
+        body = MAGIC + PREFIX.pack(1, len(body)) + body + arrays
+        with pytest.raises(lx.CheckpointError, match="makes no sense"):
+            saved_in(body + hashlib.sha256(body).digest())
+
+    def test_a_shape_cannot_ask_for_memory(self, file):
+        header, arrays = parts(file)
+        for shape in ([2**40, 2**40], [2**62], [-1, -8], [True], ["3"], [0, 2**63]):
+            header["arrays"][0]["shape"] = shape
+            with pytest.raises(lx.CheckpointError):
+                saved_in(sealed(header, arrays))
