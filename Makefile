@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: demo test browser lint format bench rates rivals clean
+.PHONY: demo test browser lint format bench rates rivals audit kill soak clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -40,6 +40,16 @@ rates: $(VENV)/.ready         ## the paper's rates, measured; tables and picture
 
 rivals: $(VENV)/.ready        ## methods of other papers on the same problems, written to benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks.rivals --processes $(WORKERS) --write
+
+kill: $(VENV)/.ready          ## kill 200 runs at random moments, resume them, compare the answers
+	$(BIN)/python -m benchmarks.kill
+
+soak: $(VENV)/.ready          ## an hour of one run: do memory and speed stay flat?
+	$(BIN)/python -m benchmarks.soak
+
+audit: $(VENV)/.ready         ## known vulnerabilities of the pinned versions: 0 none, 1 some, 3 could not be looked up
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[audit]'
+	$(BIN)/python scripts/audit.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

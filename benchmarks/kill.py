@@ -281,9 +281,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Kill runs at random moments, resume them, compare the answers.")
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--case", action="append", choices=list(CASES), help="only this one, or several")
     options = parser.parse_args()
+    cases = {name: CASES[name] for name in options.case or CASES}
     with tempfile.TemporaryDirectory() as home:
-        tallies = trials(options.runs, options.seed, CASES, Path(home))
+        tallies = trials(options.runs, options.seed, cases, Path(home))
     print(table(tallies))
     if any(tally.equal != tally.runs for tally in tallies.values()):
         raise SystemExit("some answers differ")

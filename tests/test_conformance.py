@@ -1,5 +1,7 @@
 """What every method owes: over methods, simple terms, sources and precisions, each pair of choices at least once."""
 
+import tempfile
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -108,11 +110,15 @@ def conforms(make, x0, method, batch_size=2):
     for column in jax.tree.leaves(result.history.columns):
         assert np.isfinite(column).all()
 
-    # in pieces, the same bits
+    # in pieces, and from disk, the same bits
     again = make()
-    part = lx.solve(again, x0, **(options | {"iterations": 130}))
-    rest = lx.solve(again, part, iterations=170)
-    jax.tree.map(np.testing.assert_array_equal, (rest.x, rest.multipliers), (result.x, result.multipliers))
+    with tempfile.TemporaryDirectory() as folder:
+        part = lx.solve(again, x0, **(options | {"iterations": 130}), checkpoint=folder)
+        rest = lx.solve(again, part, iterations=170)
+        resumed = lx.resume(folder, make(), iterations=170)
+    for other in (rest, resumed):
+        jax.tree.map(np.testing.assert_array_equal, (other.x, other.multipliers), (result.x, result.multipliers))
+        assert other.evaluations == result.evaluations
     return result
 
 

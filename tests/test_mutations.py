@@ -158,7 +158,7 @@ CHANGES = st.lists(
 
 
 class TestCheckpoints:
-    @settings(max_examples=2000, **CALM)
+    @settings(max_examples=1000, **CALM)
     @given(where=st.integers(0), drop=st.integers(0, 50), insert=st.binary(max_size=20), cut=st.booleans())
     def test_any_bytes_changed(self, file, watch, where, drop, insert, cut):
         place = where % len(file)
@@ -167,20 +167,20 @@ class TestCheckpoints:
             saved_in(bytes(content))
             assert bytes(content) == file
 
-    @settings(max_examples=500, **CALM)
+    @settings(max_examples=300, **CALM)
     @given(content=st.binary(max_size=200), begins=st.booleans())
     def test_any_bytes(self, watch, content, begins):
         with watch, pytest.raises(lx.CheckpointError):
             saved_in(MAGIC + content if begins else content)
 
-    @settings(max_examples=1500, **CALM)
+    @settings(max_examples=1000, **CALM)
     @given(changes=CHANGES)
     def test_any_content_changed_by_one_who_knows_the_format(self, opened, watch, changes):
         content = opened.changed(changes)
         with watch, contextlib.suppress(lx.CheckpointError):
             saved_in(content)
 
-    @settings(max_examples=150, **CALM)
+    @settings(max_examples=100, **CALM)
     @given(changes=CHANGES)
     def test_what_can_be_read_fits_the_problem_or_is_refused(self, opened, changes):
         """As far as the start of the run; numbers that are only other numbers (a budget) are taken."""
@@ -206,3 +206,59 @@ class TestCheckpoints:
             header["arrays"][0]["shape"] = shape
             with pytest.raises(lx.CheckpointError):
                 saved_in(sealed(header, arrays))
+
+
+JUNK = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.sampled_from([0, -1, 1, 3, 2**31, 10**30, 0.0, -0.5, 0.5, float("nan"), float("inf"), 1e-300, "", "3", "last"]),
+    st.sampled_from([np.int64(2), np.float32(0.5), np.ones(2), [1], {}, (1, 2), b"x", object(), jnp.ones(2), len]),
+    st.text(max_size=4),
+)
+BUDGETS = ("iterations", "draws", "seconds")
+OPTIONS = st.dictionaries(
+    st.sampled_from(
+        ["batch_size", "seed", "output", "tolerance", "confidence", "record_every", "method", "checkpoint"]
+    ),
+    JUNK,
+    max_size=3,
+)
+
+
+def is_clear(error):
+    """In the words of Lariax: a sentence, and not what Python says of an operand."""
+    text = str(error)
+    return text.endswith(".") and len(text) > 20
+
+
+class TestSettings:
+    @settings(max_examples=600, **CALM)
+    @given(options=OPTIONS, budgets=st.dictionaries(st.sampled_from(BUDGETS), JUNK, max_size=2))
+    def test_of_a_run(self, tmp_path_factory, options, budgets):
+        """Three iterations, or an error that can be understood."""
+        budgets = {name: value for name, value in budgets.items() if not _is_long(value)} | {"iterations": 3}
+        if isinstance(options.get("checkpoint"), str | bytes):
+            options["checkpoint"] = tmp_path_factory.mktemp("run")
+        try:
+            result = lx.solve(problem, x0, **{"method": method} | options | budgets)
+        except (TypeError, ValueError) as error:
+            if not is_clear(error):
+                raise
+        else:
+            assert result.iterations <= 3
+
+    @settings(max_examples=300, **CALM)
+    @given(every=JUNK, keep=JUNK, folder=JUNK)
+    def test_of_a_checkpoint(self, every, keep, folder):
+        try:
+            made = lx.Checkpoint(folder, every=every, keep=keep)
+        except (TypeError, ValueError) as error:
+            if not is_clear(error):
+                raise
+        else:
+            assert made.every >= 0
+            assert made.keep >= 1
+
+
+def _is_long(value):
+    return isinstance(value, int | float) and value > 100

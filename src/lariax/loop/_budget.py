@@ -3,6 +3,7 @@
 import math
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -64,7 +65,13 @@ def check_budgets(
     if iterations is None and draws is None and seconds is None:
         raise ValueError("say how long to run: iterations=, draws= or seconds=, at least one.")
     for name, value in (("iterations", iterations), ("draws", draws), ("record_every", record_every)):
-        if value is not None and (not isinstance(value, int | np.integer) or value < 1 or value >= NEVER):
+        if value is not None and (not is_number(value, int) or value < 1 or value >= NEVER):
             raise ValueError(f"{name} must be a positive integer below 2^31, found {value!r}.")
-    if seconds is not None and not seconds > 0:
+    if seconds is not None and not (is_number(seconds) and seconds > 0):
         raise ValueError(f"seconds must be positive, found {seconds!r}.")
+
+
+def is_number(value: Any, kind: type = float) -> bool:
+    """Whether it is a number of Python or NumPy, and no truth value."""
+    kinds = (int, np.integer) if kind is int else (int, float, np.integer, np.floating)
+    return isinstance(value, kinds) and not isinstance(value, bool)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lariax.loop._archive import CheckpointError, DamagedError
+from lariax.loop._budget import is_number
 from lariax.oracle import LariaxWarning
 from lariax.problem import Problem
 
@@ -53,9 +54,9 @@ class Checkpoint:
     def __post_init__(self) -> None:
         if not isinstance(self.folder, str | os.PathLike):
             raise TypeError(f"checkpoint= takes a folder or an lx.Checkpoint, found {type(self.folder).__name__}.")
-        if isinstance(self.every, bool) or not isinstance(self.every, int | float) or not self.every >= 0:
+        if not (is_number(self.every) and self.every >= 0):
             raise ValueError(f"every= is a number of seconds, at least 0, found {self.every!r}.")
-        if isinstance(self.keep, bool) or not isinstance(self.keep, int) or self.keep < 1:
+        if not (is_number(self.keep, int) and self.keep >= 1):
             raise ValueError(f"keep= is a number of checkpoints, at least 1, found {self.keep!r}.")
 
 

@@ -259,8 +259,8 @@ def _feeder(problem: Problem, saved: Saved) -> Feeder:
     place = saved.place
     marks = place.get("marks")
     numbers = [place.get(name) for name in ("first", "complete", "sum")]
-    known = isinstance(marks, dict) and all(_is_mark(marks.get(i)) for i in streams)
-    if not known or not all(isinstance(n, int) and n >= 0 for n in numbers):
+    marked = isinstance(marks, dict) and all(_is_mark(marks.get(i)) for i in streams)
+    if marks is None or not marked or not all(isinstance(n, int) and n >= 0 for n in numbers):
         raise CheckpointError("the problem reads a Stream, and this checkpoint knows of no place in one.")
     for i in streams:
         source = problem.sources[i]

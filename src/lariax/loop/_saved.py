@@ -123,11 +123,11 @@ def plan_of(
         choice=start.choice,
         first=int(start.run.iteration),
         last=last,
-        seconds=budget.seconds,
-        tolerance=tolerance,
-        confidence=confidence,
+        seconds=None if budget.seconds is None else float(budget.seconds),
+        tolerance=None if tolerance is None else float(tolerance),
+        confidence=float(confidence),
         every=float(checkpoint.every),
-        keep=checkpoint.keep,
+        keep=int(checkpoint.keep),
     )
 
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from lariax.loop._budget import Budget, check_budgets, record_interval
+from lariax.loop._budget import Budget, check_budgets, is_number, record_interval
 from lariax.loop._checkpoint import Checkpoint, Keeper, new_folder, remember
 from lariax.loop._drive import Drive, Position, Snapshot
 from lariax.loop._ledger import Ledger
@@ -103,6 +103,10 @@ def solve(
     if not isinstance(problem, Problem):
         raise TypeError(f"solve takes an lx.Problem first, found {type(problem).__name__}.")
     check_budgets(iterations, draws, seconds, record_every)
+    if tolerance is not None and not (is_number(tolerance) and tolerance > 0):
+        raise ValueError(f"tolerance must be positive, found {tolerance!r}.")
+    if not (is_number(confidence) and 0.5 <= confidence < 1):
+        raise ValueError(f"confidence must be at least 0.5 and below 1, found {confidence!r}.")
     budget = Budget(iterations, draws, seconds)
     given = (method, batch_size, seed, output)
     if checkpoint is not None and not isinstance(checkpoint, Checkpoint):

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from lariax.formulas import is_whitened
-from lariax.loop._budget import Budget
+from lariax.loop._budget import Budget, is_number
 from lariax.loop._feed import Feeder
 from lariax.loop._looks import Looks
 from lariax.loop._result import Result, Settings
@@ -51,9 +51,9 @@ def fresh(
     batch_size = 1 if batch_size is None else batch_size
     seed = 0 if seed is None else seed
     output = "last" if output is None else output
-    if not isinstance(batch_size, int | np.integer) or batch_size < 1:
+    if not is_number(batch_size, int) or batch_size < 1:
         raise ValueError(f"batch_size must be a positive integer, found {batch_size!r}.")
-    if output not in OUTPUTS:
+    if not isinstance(output, str) or output not in OUTPUTS:
         raise ValueError(f"output must be one of {', '.join(map(repr, OUTPUTS))}, found {output!r}.")
     x = as_point(problem, x0)
     method, choice = _choose(method, problem)
@@ -161,8 +161,8 @@ def in_precision(method: AbstractMethod, dtype: Any) -> AbstractMethod:
     """Hyperparameters as arrays: they are traced, so other values do not compile again."""
 
     def convert(leaf: Any) -> Any:
-        is_number = isinstance(leaf, float | int | np.ndarray | np.generic | jax.Array) and not isinstance(leaf, bool)
-        return jnp.asarray(leaf, dtype) if is_number else leaf
+        numeric = isinstance(leaf, float | int | np.ndarray | np.generic | jax.Array) and not isinstance(leaf, bool)
+        return jnp.asarray(leaf, dtype) if numeric else leaf
 
     return jax.tree.map(convert, method)
 

@@ -344,7 +344,10 @@ def as_key(seed: Any) -> Key[Array, ""]:
         return seed
     if getattr(seed, "dtype", None) == jnp.uint32 and seed.shape == (2,):
         return jax.random.wrap_key_data(seed)
-    return jax.random.key(seed)
+    try:
+        return jax.random.key(seed)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TypeError(f"seed must be an integer below 2^63, or a JAX random key, found {seed!r}.") from error
 
 
 def leading_axis(arrays: PyTree, owner: str) -> int:
