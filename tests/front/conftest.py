@@ -48,7 +48,7 @@ PICTURES = [
         "groups", "bars", {"a": np.array([0.1, 0.4]), "b": np.array([0.2, 0.3])}, categories=("f", "m"), reference=0.25
     ),
     picture("curve", "lines", {"roc": np.array([[0, 0], [0.2, 0.7], [1, 1.0]])}, x_label="false", y_label="true"),
-    picture("cloud", "scatter", {"points": np.array([[0, 0], [0.2, 0.7], [1, 1.0]])}),
+    picture("cloud", "scatter", {"points": np.array([[0, 0], [0.2, 0.7], [1, 1.0]]), "none": np.zeros((0, 2))}),
     picture("state", "heatmap", {"u": np.arange(12.0).reshape(3, 4)}, extent=(0.0, 1.0, 0.0, 1.0)),
 ]
 

@@ -27,9 +27,9 @@ def joined(children: Iterable[object]) -> Markup:
     return Markup("".join(child if isinstance(child, Markup) else escape(visible(str(child))) for child in children))
 
 
-def name_of(text: str) -> Markup:
+def name_of(text: str, longest: int = LONGEST) -> Markup:
     """A name that somebody chose: kept apart from the writing direction around it, and cut when it is endless."""
-    return element("bdi", short(text), title=visible(text[:2000]) if len(text) > LONGEST else None)
+    return element("bdi", short(text, longest), title=visible(text[:2000]) if len(text) > longest else None)
 
 
 def table(

@@ -14,7 +14,7 @@ import numpy as np
 from lariax.report import _sections as sections
 from lariax.report._html import Markup, element, joined, name_of
 from lariax.report._panels import TIMES, Panel, constants, panels
-from lariax.report._words import number, short
+from lariax.report._words import LONGEST_SENTENCE, number, short
 from lariax.runs import RunFolderError, SavedRun, plain
 
 GENERATOR = '<meta name="generator" content="Lariax report">'
@@ -61,7 +61,7 @@ def html(runs: Sequence[SavedRun]) -> str:
         ]
     )
     charts = panels(runs)
-    title = short(runs[0].title) if len({run.title for run in runs}) == 1 else f"{len(runs)} runs"
+    title = short(runs[0].title, LONGEST_SENTENCE) if len({run.title for run in runs}) == 1 else f"{len(runs)} runs"
     data = _safe_json(_data(runs, charts))
     head = joined(
         [
@@ -104,7 +104,7 @@ def _header(runs: Sequence[SavedRun], title: str) -> Markup:
     return element(
         "header",
         element("p", "Lariax", class_="brand"),
-        element("div", element("h1", name_of(title)), element("p", *between, class_="names")),
+        element("div", element("h1", name_of(title, LONGEST_SENTENCE)), element("p", *between, class_="names")),
         button,
     )
 
@@ -203,7 +203,7 @@ def _pictures(runs: Sequence[SavedRun]) -> Markup:
     for run in runs:
         for picture in run.pictures:
             words = joined([name_of(run.name), ": "]) if several else ""
-            caption = element("figcaption", element("b", words, name_of(str(picture["title"]))))
+            caption = element("figcaption", element("b", words, name_of(str(picture["title"]), LONGEST_SENTENCE)))
             cards.append(element("figure", caption, element("div", class_="chart", data_picture=count), class_="card"))
             count += 1
     return element("div", *cards, class_="grid pictures")

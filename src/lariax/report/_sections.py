@@ -8,7 +8,7 @@ import numpy as np
 
 from lariax.certificate import Certificate, ConstraintReport, Interval
 from lariax.report._html import Markup, element, joined, name_of, table
-from lariax.report._words import number, short
+from lariax.report._words import LONGEST_SENTENCE, number, short
 from lariax.runs import SavedRun
 
 SIGNS = {"surely": "✓", "probably": "≈", "undecided": "?", "violated": "✗"}
@@ -250,7 +250,9 @@ def settings(runs: Sequence[SavedRun]) -> Markup:
 def _beside(runs: Sequence[SavedRun], tables: Sequence[Mapping[str, str]], caption: str = "") -> Markup:
     names = list(dict.fromkeys(name for entries in tables for name in entries))
     head = ["", *(name_of(run.name) for run in runs)]
-    rows = [[name_of(name), *(name_of(entries.get(name, "-")) for entries in tables)] for name in names]
+    rows = [
+        [name_of(name), *(name_of(entries.get(name, "-"), LONGEST_SENTENCE) for entries in tables)] for name in names
+    ]
     return table(head, rows, caption)
 
 
@@ -270,7 +272,7 @@ def _text(value: Any) -> str:
         return number(value)
     if isinstance(value, int):
         return f"{value:,}" if abs(value) >= 10_000 else str(value)
-    return ", ".join(map(_text, value)) if isinstance(value, list) else short(str(value))
+    return ", ".join(map(_text, value)) if isinstance(value, list) else str(value)
 
 
 def answer(run: SavedRun) -> Markup:

@@ -4,7 +4,8 @@ import math
 
 from lariax.problem import visible
 
-LONGEST = 80  # characters of a name that are shown
+LONGEST = 80  # characters of a name that are shown,
+LONGEST_SENTENCE = 300  # and of a title or a setting
 
 
 def number(value: float) -> str:
@@ -14,7 +15,7 @@ def number(value: float) -> str:
     return "not a number" if math.isnan(value) else f"{value:.4g}"
 
 
-def short(name: str) -> str:
+def short(name: str, longest: int = LONGEST) -> str:
     """A name that fits a table."""
     name = visible(name)
-    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
+    return name if len(name) <= longest else f"{name[: longest - 1]}…"

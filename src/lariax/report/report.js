@@ -113,6 +113,18 @@
   const redrawAll = () => history.forEach((chart) => chart.draw());
   const timeName = { draws: "draws", seconds: "seconds", iteration: "iterations" };
 
+  const numbersTable = (host, build) => {
+    const details = element("details", {}, element("summary", {}, "Numbers"));
+    details.addEventListener("toggle", () => {
+      if (!details.open) return;
+      const { head, rows } = build();
+      const cells = (kind, values) => element("tr", {}, ...values.map((v) => element(kind, kind === "th" ? { scope: "col" } : {}, v)));
+      const table = element("table", {}, element("thead", {}, cells("th", head)), element("tbody", {}, ...rows.map((r) => cells("td", r))));
+      details.replaceChildren(details.firstChild, element("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Numbers" }, table));
+    });
+    host.append(details);
+  };
+
   class Plot {
     // A frame with axes, a cursor and a tip; subclasses say what is in it.
     constructor(host, height) {
@@ -189,17 +201,6 @@
       this.tip.style.top = `${MARGIN.top}px`;
     }
     hideTip() { this.tip.hidden = true; }
-    numbersTable(build) {
-      const details = element("details", {}, element("summary", {}, "Numbers"));
-      details.addEventListener("toggle", () => {
-        if (!details.open) return;
-        const { head, rows } = build();
-        const cells = (kind, values) => element("tr", {}, ...values.map((v) => element(kind, kind === "th" ? { scope: "col" } : {}, v)));
-        const table = element("table", {}, element("thead", {}, cells("th", head)), element("tbody", {}, ...rows.map((r) => cells("td", r))));
-        details.replaceChildren(details.firstChild, element("div", { class: "wide", tabindex: "0" }, table));
-      });
-      this.host.append(details);
-    }
   }
 
   class HistoryChart extends Plot {
@@ -227,7 +228,7 @@
       this.logButton = this.button("log", "tool", this.logY, () => this.setLog(!this.logY));
       this.button("−", "tool", null, () => this.zoom(2)).setAttribute("aria-label", "Zoom out");
       this.button("+", "tool", null, () => this.zoom(0.5)).setAttribute("aria-label", "Zoom in");
-      this.numbersTable(() => this.table());
+      numbersTable(host, () => this.table());
       this.listen();
       this.watch();
     }
@@ -430,7 +431,7 @@
         }
       }
       this.box.setAttribute("aria-label", `${picture.title}: ${picture.y_label} against ${picture.x_label}.`);
-      this.numbersTable(() => this.table());
+      numbersTable(host, () => this.table());
       this.box.addEventListener("pointermove", (event) => this.hover(event));
       this.box.addEventListener("pointerdown", (event) => this.hover(event));
       this.box.addEventListener("pointerleave", () => { this.dot?.remove(); this.hideTip(); });
@@ -496,7 +497,7 @@
       if (this.series.length > 1) for (const one of this.series) this.legend.append(element("span", {}, element("span", { class: `swatch f${one.colour}` }), one.name));
       const shown = picture.categories.slice(0, 20).map((c, i) => `${c}: ${this.series.map((s) => `${s.name} ${words(s.values[i])}`).join(", ")}`);
       this.box.setAttribute("aria-label", `${picture.title}. ${shown.join("; ")}`);
-      this.numbersTable(() => ({
+      numbersTable(host, () => ({
         head: ["", ...this.series.map((s) => s.name)],
         rows: picture.categories.map((c, i) => [c, ...this.series.map((s) => words(s.values[i]))]),
       }));
@@ -576,6 +577,11 @@
       });
       canvas.addEventListener("pointerleave", () => { readout.textContent = still; });
       host.append(box, readout);
+      const every = (count) => Array.from({ length: Math.min(count, 12) }, (_, i) => Math.floor((i * count) / Math.min(count, 12)));
+      numbersTable(host, () => ({
+        head: [`${picture.y_label || "y"} \\ ${picture.x_label || "x"}`, ...every(columns).map((c) => words(left + ((c + 0.5) / columns) * (right - left)))],
+        rows: every(rows).reverse().map((r) => [words(bottom + ((r + 0.5) / rows) * (top - bottom)), ...every(columns).map((c) => words(one.values[r * columns + c]))]),
+      }));
     }
   }
 

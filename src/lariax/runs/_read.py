@@ -217,6 +217,8 @@ def _picture(reader: Reader) -> dict[str, Any]:
     series = {name: as_array(values, f"series {name[:40]!r}") for name, values in reader.get("series", dict).items()}
     categories = [str(category) for category in reader.get("categories", list)]
     wanted = {"bars": (len(categories),), "lines": (None, 2), "scatter": (None, 2), "heatmap": (None, None)}[kind]
+    if kind in ("lines", "scatter"):  # JSON keeps no second axis of an array without rows
+        series = {name: values if values.size else np.zeros((0, 2)) for name, values in series.items()}
     for name, values in series.items():
         fits = values.ndim == len(wanted) and all(w in (None, n) for w, n in zip(wanted, values.shape, strict=True))
         if not fits:
