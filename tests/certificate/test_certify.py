@@ -312,3 +312,15 @@ def test_cost_is_linear_and_compiled_once():
     again = len(traced) - count
     lx.certify(problem, x, draws=80_000, seed=2)
     assert len(traced) - count == 2 * again  # only the shapes of the outputs are looked at anew
+
+
+def test_single_precision_stays_single_where_double_is_on():
+    problem = lx.Problem(
+        lambda x, z: jnp.sum((x - z) ** 2),
+        samples=lx.Distribution(lambda key: jax.random.normal(key, (2,), jnp.float32)),
+        constraints={"q": lx.AtMost(lambda x, z: jnp.sum(x * z), 0.1)},
+        within=lx.sets.Box(-1.0, 1.0),
+    )
+    certificate = lx.certify(problem, jnp.zeros(2, jnp.float32), draws=512)
+    assert certificate.stationarity.low == 0.0
+    assert certificate.multipliers["q"].dtype == np.float32

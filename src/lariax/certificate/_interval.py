@@ -107,7 +107,7 @@ def length_interval(
 
     own = jnp.diag(gram)
     squared = length**2 - jnp.sum(own) / (k * (k - 1))
-    scale = at.stretch / np.sqrt(k * (k - 1))
+    scale = at.stretch / float(np.sqrt(k * (k - 1)))
     first = scale * (signs @ along)
     second = scale**2 * jnp.sum((signs @ _pairs(gram)) * signs, axis=1)
     first, second = jnp.concatenate([first, -first]), jnp.concatenate([second, second])  # and all signs the other way
@@ -168,7 +168,7 @@ def _slope(
     """R' of a deviation; where it is not finite (coinciding singular values), a secant as long as the error."""
     if "svd" not in str(jax.make_jaxpr(residual)(mean)):
         return derivative
-    root = np.sqrt(means.shape[0])
+    root = float(np.sqrt(means.shape[0]))
     smooth = jnp.all(jnp.isfinite(derivative(means[0] - mean)))
 
     def secant(deviation: Vector) -> Vector:
@@ -206,7 +206,7 @@ def _bends(
     some = signs[: kink_replicates(p) // 2]
 
     def bend(weights: Float[Array, " k"]) -> Float[Array, ""]:
-        scaled = weights * (at.kink_stretch / np.sqrt(k * (k - 1)))
+        scaled = weights * (at.kink_stretch / float(np.sqrt(k * (k - 1))))
         error = jnp.matmul(scaled, means, precision="highest") - jnp.sum(scaled) * mean
         return jnp.sum(residual(mean + error) ** 2) - jnp.sum((value + slope(error)) ** 2)
 
