@@ -91,8 +91,10 @@ RIVALS = {
     "PenaltySGD": ("random", rivals.PenaltySGD(step_size=0.2, penalty=2.0), 8000, 0.2, 0.3),
     "PrimalDualSGD": ("random", rivals.PrimalDualSGD(step_size=0.3, dual_step=0.3), 8000, 0.1, 0.2),
     "SameBatchALM": ("random", rivals.SameBatchALM(step_size=0.3, penalty=0.3, dual_step=0.3), 8000, 0.3, 0.3),
+    "StochasticSQP": ("deterministic", rivals.StochasticSQP("steps", decay=0.8), 8000, 0.1, 0.6),
 }
 SETTINGS = {name: (next(SOURCES), next(PRECISIONS), next(TERMS)) for name in RIVALS}
+SETTINGS["StochasticSQP"] = (*SETTINGS["StochasticSQP"][:2], {})  # it knows no sets
 
 
 def test_all_rivals_are_here():
@@ -139,6 +141,7 @@ def test_gradient_tracking_is_the_sources_recursion():
     ("method", "case", "says"),
     [
         (rivals.ProxPDA(), "random", "all lx.Linear, found others: 'total'"),
+        (rivals.StochasticSQP(), "random", "deterministic constraints .* found random ones: 'total'"),
         (rivals.MomentumALM(), "random", "deterministic constraints .* found random ones: 'total'"),
     ],
 )

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from lariax import prox, sets
 from lariax.certificate import Certificate, certify
-from lariax.loop import STATUSES, Checkpoint, CheckpointError, History, Result, Snapshot, resume, solve
+from lariax.loop import STATUSES, Checkpoint, CheckpointError, History, Result, Snapshot, minimize, resume, solve
 from lariax.methods import DualPenalty, LinearizedALM, QuadraticPenalty, TangentNormal, TrackedLagrangian
 from lariax.oracle import LariaxWarning
 from lariax.problem import AtLeast, AtMost, Dataset, Distribution, Equal, Linear, Problem, Stratified, Stream
@@ -39,6 +39,7 @@ __all__ = [
     "TangentNormal",
     "TrackedLagrangian",
     "certify",
+    "minimize",
     "prox",
     "rates",
     "resume",

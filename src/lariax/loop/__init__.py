@@ -3,6 +3,7 @@
 from lariax.loop._archive import CheckpointError
 from lariax.loop._checkpoint import Checkpoint
 from lariax.loop._drive import Snapshot
+from lariax.loop._minimize import minimize
 from lariax.loop._result import STATUSES, History, Result
 from lariax.loop._resume import origin_of, resume
 from lariax.loop._solve import solve
@@ -14,6 +15,7 @@ __all__ = [
     "History",
     "Result",
     "Snapshot",
+    "minimize",
     "origin_of",
     "resume",
     "solve",

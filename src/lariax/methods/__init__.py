@@ -9,6 +9,7 @@ from lariax.methods._base import (
     linear_system,
 )
 from lariax.methods._dual_penalty import DualPenalty
+from lariax.methods._face import linearized, nearest, unbounded
 from lariax.methods._linearized_alm import LinearizedALM
 from lariax.methods._quadratic_penalty import QuadraticPenalty
 from lariax.methods._tangent_normal import TangentNormal
@@ -26,4 +27,7 @@ __all__ = [
     "TrackedLagrangian",
     "check_positive",
     "linear_system",
+    "linearized",
+    "nearest",
+    "unbounded",
 ]

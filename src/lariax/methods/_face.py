@@ -63,6 +63,10 @@ class Bounds(NamedTuple):
         return Bounds(jnp.where(on, 0, low), jnp.where(on, 0, high))
 
 
+def unbounded(x: Vector) -> Bounds:
+    return Bounds(jnp.full_like(x, -jnp.inf), jnp.full_like(x, jnp.inf))
+
+
 class Near(NamedTuple):
     step: Vector
     weights: Values  # y of the scaled rows, with  step = clip(target - J^T y)
@@ -171,6 +175,8 @@ def nearest(rows: Linearized, residuals: Values, target: Vector, bounds: Bounds,
     started from `weights`, ends after finitely many pieces.
     """
     small = ridge(target.dtype)
+    if rows.matrix is not None:  # what has no gradient cannot be mended
+        residuals = jnp.where(jnp.any(rows.matrix != 0, axis=1), residuals, 0)
     if rows.plain:
         every = jnp.ones_like(residuals, bool)
         free = jnp.ones_like(target)
@@ -264,7 +270,7 @@ def along_face(
     across = cho_solve(factor, some.T)  # B^-1 J^T
     inner = some @ across
     strength = jnp.trace(inner) / jnp.maximum(jnp.sum(near.active), 1)
-    inner = inner + jnp.diag(jnp.where(near.active, small * strength, 1))
+    inner = inner + jnp.diag(jnp.where(jnp.diag(inner) > 0, small * strength, 1))  # rows without a gradient do nothing
     weights = cho_solve(cho_factor(inner, lower=True), some @ cho_solve(factor, slope)) if inner.size else room
     move = -cho_solve(factor, slope - weights @ some)
     move = move - some.T @ rows.solve(free, near.active, jnp.asarray(small), some @ move)  # what rounding left

@@ -296,7 +296,7 @@ def _tangent(
         return near.step, near
     step = along_face(rows, s.gradient, model, room, around, near)
     if rows.plain:
-        return step, near
+        return jnp.where(jnp.all(jnp.isfinite(step)), step, near.step), near
 
     def again(carry: tuple[Vector, Array, Array]) -> tuple[Vector, Array, Array]:
         """A gradient step of the model from there, which may leave the face, and along the new one."""
@@ -309,7 +309,7 @@ def _tangent(
 
     begin = (step, jnp.int32(1), jnp.asarray(False))
     step, _, _ = jax.lax.while_loop(lambda c: (c[1] < ROUNDS) & ~c[2], again, begin)
-    return step, near
+    return jnp.where(jnp.all(jnp.isfinite(step)), step, near.step), near
 
 
 def _along(

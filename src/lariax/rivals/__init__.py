@@ -19,6 +19,7 @@ from lariax.rivals._sgd import PenaltySGD, PrimalDualSGD, SameBatchALM
 from lariax.rivals._smoothed_primal_dual import SmoothedPrimalDual
 from lariax.rivals._spider_admm import SpiderADMM
 from lariax.rivals._stochastic_ialm import StochasticIALM
+from lariax.rivals._stochastic_sqp import StochasticSQP
 from lariax.rivals._switching_subgradient import RegularizedSubgradient, SwitchingSubgradient
 
 __all__ = [
@@ -34,5 +35,6 @@ __all__ = [
     "SmoothedPrimalDual",
     "SpiderADMM",
     "StochasticIALM",
+    "StochasticSQP",
     "SwitchingSubgradient",
 ]

@@ -1,0 +1,1 @@
+"""CUTEst problems with equalities and noise in the gradient: `TangentNormal` beside stochastic SQP."""
