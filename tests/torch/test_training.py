@@ -7,6 +7,7 @@ import torch
 
 import lariax as lx
 import lariax.torch as lt
+from lariax.torch import _optimizer
 
 OPTIMIZERS = {
     "QuadraticPenalty": lambda params, **more: lt.QuadraticPenalty(params, CONSTRAINTS, lr=0.05, **more),
@@ -225,3 +226,22 @@ def test_the_metric_takes_the_core_s_steps():
     for batch in same.samples_of(result, 31):
         opt.step(same.closure_for(x), batch)
     np.testing.assert_allclose(x.detach().numpy(), result.x, atol=1e-10)
+
+
+@every_optimizer
+@pytest.mark.parametrize("adaptive_metric", [False, True])
+def test_vectors_as_on_a_gpu(name, adaptive_metric, monkeypatch):
+    """There a vector is one tensor a parameter, and the update one compiled kernel; here it is not compiled."""
+    updates = []
+
+    def update(*args):
+        updates.append(1)
+        _optimizer._advance(*args)
+
+    monkeypatch.setattr(_optimizer, "fused", lambda: update)
+    one, other = network(), network()
+    opt = OPTIMIZERS[name](other, adaptive_metric=adaptive_metric)
+    opt.space.flat = False
+    expected = train(one, OPTIMIZERS[name](one, adaptive_metric=adaptive_metric), batches_of(12))
+    torch.testing.assert_close(train(other, opt, batches_of(12)), expected, rtol=0, atol=1e-11)
+    assert bool(updates) is not adaptive_metric
