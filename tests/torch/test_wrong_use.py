@@ -86,14 +86,31 @@ def test_a_batch_of_one(which):
         optimizers(net)[which].step(good(net), BATCH[:1])
 
 
-def test_parameters_are_back_after_an_error():
-    net = model()
-    opt = lt.QuadraticPenalty(net, {"gap": lt.AtMost(0.1)})
-    opt.step(good(net), BATCH)
-    now = net.weight.detach().clone()
-    with pytest.raises(ZeroDivisionError):
-        opt.step(lambda x: 1 / 0, BATCH)
-    assert torch.equal(net.weight, now)
+@pytest.mark.parametrize("which", range(3))
+def test_an_error_in_the_closure_leaves_no_trace(which):
+    """Not in the parameters, and not in the steps after it."""
+    one, other = model(), model()
+    a, b = optimizers(one)[which], optimizers(other)[which]
+    calls = []
+
+    def fails(x):
+        calls.append(1)
+        return 1 / 0 if len(calls) % 2 == 0 else good(other)(x)  # at the second of the points
+
+    for i in range(12):
+        a.step(good(one), BATCH + i)
+        calls.clear()
+        if i:
+            with pytest.raises(ZeroDivisionError):
+                b.step(fails, BATCH + 100)
+        b.step(good(other), BATCH + i)
+    assert torch.equal(one.weight, other.weight)
+
+
+def test_no_parameters_are_added_later():
+    opt = lt.QuadraticPenalty(model(), {"gap": lt.AtMost(0.1)})
+    with pytest.raises(NotImplementedError, match="new optimizer"):
+        opt.add_param_group({"params": [torch.zeros(2, requires_grad=True)]})
 
 
 def test_constructors():

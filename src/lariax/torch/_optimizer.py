@@ -60,6 +60,14 @@ class AbstractConstrained(torch.optim.Optimizer):
         self.changed: list[Tensor | None] = [None] * len(self.indexed)  # the examples in which they differ
         self.calls = 0
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        if hasattr(self, "space"):
+            raise NotImplementedError(
+                "parameters cannot be added during a run: the estimates are about those of the start. Make a new "
+                "optimizer, with all groups."
+            )
+        super().add_param_group(param_group)
+
     # --- what a method does
 
     def step(self, closure: Closure, batch: Any) -> Tensor:  # type: ignore[override]

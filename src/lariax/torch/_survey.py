@@ -14,8 +14,8 @@ from lariax.formulas import PROBES, Load, Shape, averaged, diagonal_shape, is_wh
 from lariax.torch._constraints import Seen
 from lariax.torch._passes import Closure, Passes, Piece, rows_of
 
-ROW_ENTRIES = 2**25
-"""Rows times constraints times parameters up to which gradients are taken row by row,"""
+ROW_ENTRIES = 2**21
+"""Rows of a batch times constraints times parameters up to which gradients are taken row by row,"""
 
 CHUNK_ENTRIES = 2**22
 """and how many numbers of them are held at a time."""

@@ -122,22 +122,25 @@ class TrackedLagrangian(AbstractConstrained):
     @np.errstate(all="ignore")  # a step that is not finite is taken back
     def step(self, closure: Closure, batch: Any) -> Tensor:  # type: ignore[override]
         cut = self.passes.cut(batch)
-        self.calls += 1
         if self.tuned is None:
             return self._collect(closure, batch, cut)
-        k = self.calls - self.start
-        s = self.tuned
+        k, s = self.calls + 1 - self.start, self.tuned
         fresh, stale, momentum, loss = self.passes.insist(lambda: self._iterate(closure, cut, float(k), s))
+        self.calls += 1
         if k > self.next_refresh - self.window:
             self.recent.append(batch)
         if k == self.next_refresh:
             if fresh is not None and stale is not None:
                 new = [storm(*each, momentum) for each in zip(fresh, stale, self.estimate, strict=True)]
                 torch._foreach_copy_(self.estimate, new)
-            self.tuned = self._refreshed(closure, self.tuned)
-            self.recent, self.next_refresh = [], int(next_refresh(np, k, self.start, self.window))
             fresh = stale = None
-        self._move(self.tuned, fresh, stale, momentum)
+        try:
+            if k == self.next_refresh:
+                self.tuned = self._refreshed(closure, self.tuned)
+        finally:  # whatever happens in the closure, estimate and parameters go together
+            if k == self.next_refresh:
+                self.recent, self.next_refresh = [], int(next_refresh(np, k, self.start, self.window))
+            self._move(self.tuned, fresh, stale, momentum)
         return loss
 
     def _iterate(
@@ -395,19 +398,21 @@ class TrackedLagrangian(AbstractConstrained):
 
     def _collect(self, closure: Closure, batch: Any, cut: Cut) -> Tensor:
         """Until there are enough rows to start from."""
-        if self.calls == 1:
+        if self.calls == 0:
             self.rows, self.start = cut.total, -(-START_ROWS // cut.total)
             self.window = 1 << (max(REFRESH_ROWS // cut.total, 1).bit_length() - 1)
-        self.recent.append(batch)
-        if self.calls == self.start:
+        self.recent = [*self.recent[: self.calls], batch]
+        if self.calls + 1 == self.start:
             first = self.passes.cut(self.recent[0])
             self.tuned, loss = self.passes.insist(lambda: self._started(closure, first))
             self.next_refresh = int(next_refresh(np, 0, self.start, self.window))
             self.recent = self.recent[len(self.recent) - max(self.window - self.next_refresh, 0) :]
             self._move(self.tuned, None, None, 1.0)
-            return loss
-        with self.passes.undisturbed():
-            return self._loss([self.passes.call(closure, piece, graph=False) for piece in cut.pieces], cut)
+        else:
+            with self.passes.undisturbed():
+                loss = self._loss([self.passes.call(closure, piece, graph=False) for piece in cut.pieces], cut)
+        self.calls += 1
+        return loss
 
     def _started(self, closure: Closure, cut: Cut) -> tuple[Tuned, Tensor]:
         """From all batches collected; gradients and values from the first."""
