@@ -6,7 +6,7 @@ Adult, a 64-32 network, the gap between the mean losses of the groups within 0.0
 the mean loss of each class at most 0.1 above the mean of all classes. A method runs for some seconds of processor time;
 now and then, on a stopped clock, the exact values over all training rows and the AUC on test rows are looked at.
 Rivals are run with every setting of a grid, and the best counts: the one that is first within the bound with an AUC of
-at least 0.80 (Adult) or 0.95 (Fashion-MNIST).
+at least 0.80 (Adult) or 0.85 (Fashion-MNIST).
 """
 
 import argparse
@@ -100,7 +100,7 @@ def fashion() -> Task:
     def values(losses):
         return losses - losses.mean(dim=1, keepdim=True) - 0.1
 
-    return Task("Fashion-MNIST", strata, shares, (x_test, y_test.long()), 10, 8, 0.95, values)
+    return Task("Fashion-MNIST", strata, shares, (x_test, y_test.long()), 10, 8, 0.85, values)
 
 
 def _auc(scores: torch.Tensor, labels: torch.Tensor) -> float:
@@ -282,10 +282,11 @@ def spread(grid: list[dict], count: int) -> list[dict]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--settings", type=int, default=len(GRID), help="of each rival's grid")
+    parser.add_argument("--settings", type=int, default=len(GRID), help="of each rival's grid; 0: no training")
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--methods", default="", help="only those whose name holds this")
+    parser.add_argument("--tasks", default="", help="likewise")
     parser.add_argument("--out")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -295,13 +296,13 @@ def main() -> None:
         tasks.append(fashion())
     else:
         print(f"Fashion-MNIST is left out: {IMAGES.name} is not there.")
-    for task in tasks:
+    for task in (task for task in tasks if options.tasks in task.name):
         figures[f"{task.name}, microseconds"] = overhead(task, 9)
         for row in figures[f"{task.name}, microseconds"]:
             print(
                 f"| {task.name} | {row['method']} | {row['plain_us']:.0f} | {row['step_us']:.0f} | {row['ratio']:.2f} |"
             )
-        for name, (build, grid) in ((n, m) for n, m in METHODS.items() if options.methods in n):
+        for name, (build, grid) in ((n, m) for n, m in METHODS.items() if options.methods in n and options.settings):
             best = None
             for setting in spread(grid, options.settings):
                 runs = [run(task, build, setting, options.seconds, seed) for seed in range(options.seeds)]
