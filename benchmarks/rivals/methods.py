@@ -96,6 +96,14 @@ ENTRIES: dict[str, Entry] = {
     "RecursiveMomentumPenalty": Entry(
         ("II",), lambda s, f, r: rivals.RecursiveMomentumPenalty(**_both(s, f, r)), FALLING, RATIOS, "penalty"
     ),
+    "StochasticSQP": Entry(
+        ("II",),
+        lambda s, p, t: rivals.StochasticSQP("steps", decay=p, merit=t),
+        (0.25, 0.5, 0.75, 1.0),
+        (0.1, 1.0, 10.0),
+        "merit parameter",
+        first="decay",
+    ),
     "StochasticIALM": Entry(
         ("III",),
         lambda s, f, r: rivals.StochasticIALM(
