@@ -12,8 +12,8 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,bench]'
 	touch $@
 
-demo: $(VENV)/.ready          ## solve a problem that same-batch methods get wrong, and draw the path
-	$(BIN)/python examples/biased.py
+demo: $(VENV)/.ready          ## a classifier, free and with a fairness bound: a certified table, and lariax-demo.html
+	$(BIN)/python examples/fairness.py
 
 test: $(VENV)/.ready          ## all tests
 	$(BIN)/python -m pytest --numprocesses $(WORKERS)

@@ -3,6 +3,7 @@
 import time
 from io import StringIO
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -151,6 +152,38 @@ def test_heldout_rows_stand_beside_and_for_the_distribution():
     assert alone.heldout is None
     np.testing.assert_allclose(alone.stationarity.estimate, both.heldout.stationarity.estimate)
     assert "held out" in str(both)
+
+
+def test_a_constraint_with_rows_of_its_own_has_held_out_rows_of_its_own():
+    """Its gap is 0 on the rows that it was trained on and 1 on those kept for it; the objective keeps its rows."""
+    own, kept = lx.Dataset(np.zeros(100)), lx.Dataset(1 + 0.1 * RNG.normal(size=200))
+
+    def problem(**options):
+        limit = lx.AtMost(lambda x, z: z + 0 * x, 0.5, samples=own, **options)
+        return lx.Problem(lambda x, z: (x - z) ** 2, samples=lx.Dataset(np.zeros(50)), constraints={"q": limit})
+
+    certificate = lx.certify(problem(heldout=kept), 0.0)
+    np.testing.assert_allclose(certificate.constraints["q"].value, 0, atol=1e-12)
+    assert certificate.heldout.population
+    found = certificate.heldout.constraints["q"]
+    np.testing.assert_allclose(found.value, 1, atol=0.05)
+    assert found.high - found.low < 0.04  # all 200 rows are used, though the objective has only 50
+    assert found.holds == "violated"
+    assert lx.certify(problem(), 0.0).heldout is None
+    beside = eqx.tree_at(lambda p: p.heldout, problem(), lx.Dataset(np.ones(50)), is_leaf=lambda node: node is None)
+    assert "judged on the rows that they were trained on" in lx.certify(beside, 0.0).heldout.warnings[0]
+
+
+def test_multipliers_of_symmetric_dependent_rows_are_found():
+    """On a grid the vector of ones has no part in the largest eigenvector: a power method must not start from it."""
+    side, edges = 6, []
+    for i in range(side * side):
+        edges += [(i, i + 1)] * (i % side < side - 1) + [(i, i + side)] * (i < side * (side - 1))
+    tail, head = np.asarray(edges).T
+    aim = RNG.normal(size=side * side)
+    agree = lx.Linear(lambda x: x[tail] - x[head], 0.0, shape=(len(edges), side * side))
+    problem = lx.Problem(lambda x: 0.5 * jnp.sum((x - aim) ** 2), constraints={"agree": agree})
+    assert lx.certify(problem, jnp.full(side * side, aim.mean())).stationarity.high < 1e-3
 
 
 def test_groups_and_streams():

@@ -163,11 +163,10 @@ class _Case(NamedTuple):
 
 
 def _case(problem: Problem, point: PyTree, ask: _Ask, key: Key[Array, ""], on: str, halves: bool) -> _Case:
-    trained = problem.sources
+    fresh = _held_out(problem) if on == "heldout" else set()
     if on == "heldout":
         problem = problem.on_heldout()
     sources = problem.sources
-    fresh = {i for i, source in enumerate(sources) if source is not trained[i]}  # held-out ones
     if on == "samples" and _all_rows(sources, ask.draws):
         part = _exactly(problem, point)
         about = f"about all {_rows(sources)} rows of the data" if part.draws else "about the problem, nothing is random"
@@ -209,6 +208,12 @@ def _case(problem: Problem, point: PyTree, ask: _Ask, key: Key[Array, ""], on: s
     else:
         about = f"about the {_rows(random)} rows of the data, by a sample of them"
     return _Case(judge_part, fit_part, population, exact=False, about=about)
+
+
+def _held_out(problem: Problem) -> set[int]:
+    """Which of its sources have held-out rows."""
+    own = (c.heldout for c in problem.constraints.values() if isinstance(c.samples, AbstractSource))
+    return {i for i, rows in enumerate((problem.heldout, *own)) if rows is not None}
 
 
 def _all_rows(sources: tuple[AbstractSource | None, ...], draws: int | None) -> bool:

@@ -15,10 +15,34 @@ import inspect
 from typing import Any
 
 from lariax.gallery._case import ENTRIES, Case, Picture, Solution
+from lariax.gallery.components import principal_components
+from lariax.gallery.control import diffusion_control
+from lariax.gallery.cutest import cutest
+from lariax.gallery.detection import out_of_distribution
+from lariax.gallery.distributed import consensus, resource_sharing, splitting
 from lariax.gallery.fairness import fairness
+from lariax.gallery.neyman_pearson import neyman_pearson, neyman_pearson_multiclass
 from lariax.gallery.risk import chance_constraint, portfolio
 
-__all__ = ["Case", "Picture", "Solution", "chance_constraint", "fairness", "load", "names", "portfolio"]
+__all__ = [
+    "Case",
+    "Picture",
+    "Solution",
+    "chance_constraint",
+    "consensus",
+    "cutest",
+    "diffusion_control",
+    "fairness",
+    "load",
+    "names",
+    "neyman_pearson",
+    "neyman_pearson_multiclass",
+    "out_of_distribution",
+    "portfolio",
+    "principal_components",
+    "resource_sharing",
+    "splitting",
+]
 
 
 def names() -> list[str]:

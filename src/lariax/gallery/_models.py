@@ -25,6 +25,11 @@ def forward(layers: list[dict[str, Array]], inputs: Float[Array, " d"]) -> Float
     return inputs
 
 
+def logistic(score: Array, label: Array) -> Array:
+    """The loss of a score when the label is 0 or 1."""
+    return jax.nn.softplus(score) - label * score
+
+
 def half_square(x: PyTree) -> Array:
     """||x||^2 / 2."""
     return sum((jnp.sum(leaf**2) for leaf in jax.tree.leaves(x)), start=jnp.zeros(())) / 2

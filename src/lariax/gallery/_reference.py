@@ -35,12 +35,13 @@ def kkt_point(
     inequality: Sequence[bool],
     guess: np.ndarray,
     *,
-    bounds: tuple[float, float] | Sequence[tuple[float, float]] | None = None,
+    bounds: tuple[float, float] | np.ndarray | None = None,
     dependent: Sequence[int] = (),
 ) -> KKT:
     """min F(x) subject to C(x) = 0, or <= 0 where `inequality` says so, and bounds on the entries of x.
 
-    Everything is in double precision, whatever JAX works with otherwise. `dependent` rows follow from the others.
+    Bounds are two numbers, or one row of two for each entry. `dependent` rows follow from the others. Everything is in
+    double precision, whatever JAX works with otherwise.
     """
     with jax.enable_x64(True):
         guess = np.asarray(guess, float)

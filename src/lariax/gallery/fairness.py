@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.special
+from jax.tree_util import Partial
 from jaxtyping import Array, PyTree
 
 from lariax.gallery._case import Parts, Picture, Solution, entry
-from lariax.gallery._models import area_under_roc, forward, half_square, network, roc
+from lariax.gallery._models import area_under_roc, forward, half_square, logistic, network, roc
 from lariax.gallery._reference import kkt_point
 from lariax.gallery._tables import People, embedded, prepared, read_csv
 from lariax.problem import AtMost, Dataset, Problem
@@ -132,14 +133,14 @@ def fairness(
         kept = np.random.default_rng(seed).random(len(rows["label"])) < own_rows
         own = Dataset(_rows(ready, kind, np.flatnonzero(ready.training)[kept]))
         limits = {
-            f"{gap} gap": AtMost(partial(_one_gap, score, kind, i), jnp.asarray(bound), samples=own, heldout=heldout)
+            f"{gap} gap": AtMost(Partial(_one_gap, score, kind, i), jnp.asarray(bound), samples=own, heldout=heldout)
             for i, gap in enumerate(gaps)
         }
         others = Dataset({name: column[~kept] for name, column in rows.items()})
-        problem = Problem(partial(_loss, score, ridge), samples=others, constraints=limits, heldout=heldout)
+        problem = Problem(Partial(_loss, score, ridge), samples=others, constraints=limits, heldout=heldout)
     else:
         problem = Problem.joint(
-            partial(_loss_and_gaps, score, kind, ridge),
+            Partial(_loss_and_gaps, score, kind, ridge),
             samples=Dataset(rows),
             constraints={f"{gap} gap": AtMost(bound=jnp.asarray(bound)) for gap in gaps},
             heldout=heldout,
@@ -195,12 +196,8 @@ def _network(x: PyTree, inputs: Array) -> Array:
     return forward(x, inputs)[0]
 
 
-def _logistic(score: Array, label: Array) -> Array:
-    return jax.nn.softplus(score) - label * score
-
-
 def _quantity(kind: Criterion, score: Array, label: Array) -> Array:
-    return _logistic(score, label) if kind.quantity == "loss" else jax.nn.sigmoid(score)
+    return logistic(score, label) if kind.quantity == "loss" else jax.nn.sigmoid(score)
 
 
 def _gaps(kind: Criterion, score: Array, row: Mapping[str, Array]) -> Array:
@@ -210,7 +207,7 @@ def _gaps(kind: Criterion, score: Array, row: Mapping[str, Array]) -> Array:
 
 
 def _loss(score: Callable[..., Array], ridge: float, x: PyTree, row: Mapping[str, Array]) -> Array:
-    return _logistic(score(x, row["input"]), row["label"]) + ridge * half_square(x)
+    return logistic(score(x, row["input"]), row["label"]) + ridge * half_square(x)
 
 
 def _one_gap(score: Callable[..., Array], kind: Criterion, gap: int, x: PyTree, row: Mapping[str, Array]) -> Array:
@@ -221,7 +218,7 @@ def _loss_and_gaps(
     score: Callable[..., Array], kind: Criterion, ridge: float, x: PyTree, row: Mapping[str, Array]
 ) -> tuple[Array, dict[str, Array]]:
     s = score(x, row["input"])
-    loss = _logistic(s, row["label"]) + ridge * half_square(x)
+    loss = logistic(s, row["label"]) + ridge * half_square(x)
     return loss, {f"{name} gap": gap for name, gap in zip(kind.labels, _gaps(kind, s, row), strict=True)}
 
 
@@ -232,7 +229,7 @@ def _solve(rows: Mapping[str, Any], kind: Criterion, ridge: float, bound: float)
     inputs, label, contrast = rows["input"], rows["label"], rows["contrast"]
 
     def objective(x: Array) -> Array:
-        return jnp.mean(_logistic(inputs @ x, label)) + ridge * half_square(x)
+        return jnp.mean(logistic(inputs @ x, label)) + ridge * half_square(x)
 
     def residuals(x: Array) -> Array:
         gaps = jnp.mean(contrast * _quantity(kind, inputs @ x, label)[:, None], axis=0)

@@ -46,32 +46,36 @@ def market(assets: int, seed: int) -> Factors:
 
 
 @entry
-def portfolio(assets: int = 20, level: float = 0.95, bound: float = 0.15, seed: int = 0) -> Parts:
+def portfolio(assets: int = 20, level: float = 0.95, bound: float = 0.15, width: float = 0.03, seed: int = 0) -> Parts:
     """A portfolio with a bounded conditional value at risk.
 
-        minimise    - E[ r . w ]                                              r: returns, w: shares of the money
-        subject to  t + E[ max(-r . w - t, 0) ] / (1 - level)  <=  bound      CVaR of the loss -r . w
+        minimise    - E[ r . w ]                                          r: returns, w: shares of the money
+        subject to  t + E[ plus(-r . w - t) ] / (1 - level)  <=  bound    CVaR of the loss -r . w
                     w >= 0,  sum w = 1
 
-    The mean loss in the worst (1 - level) of all years is at most `bound` of the money. The least of the left side
-    over t is that mean (Rockafellar and Uryasev), attained at the quantile, so t is one more unknown. Returns are
+    The mean loss in the worst (1 - level) of all years is at most `bound` of the money. With plus(v) = max(v, 0) the
+    least of the left side over t is that mean (Rockafellar and Uryasev), attained at the quantile, so t is one more
+    unknown. Here plus is smoothed over `width`, plus(v) = v Phi(v / width) + width phi(v / width): the mean of
+    max(v + width e, 0) for a standard normal e. That is never less, so the true CVaR keeps the bound too. Returns are
     normal with three common causes.
 
     Scale: 20 assets, 21 unknowns, 1 constraint.
-    Check: for normal returns CVaR is -m . w + k sqrt(w . S w) with k = phi(z) / (1 - level), z the quantile of the
-        standard normal; SLSQP and Newton on that give weights, t = -m . w + z sqrt(w . S w) and the multiplier.
+    Check: for normal returns the least left side is -m . w + k s with s = sqrt(w . S w + width^2), k = phi(z) /
+        (1 - level) and z the quantile of the standard normal; SLSQP and Newton on that give the shares, t = -m . w +
+        z s, and the multiplier.
     Arguments:
         assets: how many.
         level: of the quantile; the worst 1 - level of the outcomes count.
         bound: of their mean loss.
+        width: of the smoothing, in units of the money.
         seed: of the means and loadings.
     """
-    if not 0 < level < 1:
-        raise ValueError(f"level must lie between 0 and 1, found {level!r}.")
+    if not 0 < level < 1 or width <= 0:
+        raise ValueError(f"level must lie between 0 and 1 and width be positive, found {level!r} and {width!r}.")
     returns = market(assets, seed)
 
     def tail_loss(x: PyTree, r: Array) -> Array:
-        return x["level"] + jax.nn.relu(-(r @ x["weights"]) - x["level"]) / (1 - level)
+        return x["level"] + _plus(-(r @ x["weights"]) - x["level"], width) / (1 - level)
 
     problem = Problem(
         lambda x, r: -(r @ x["weights"]),
@@ -83,7 +87,7 @@ def portfolio(assets: int = 20, level: float = 0.95, bound: float = 0.15, seed: 
         problem=problem,
         x0={"weights": jnp.full(assets, 1 / assets), "level": jnp.asarray(0.1)},
         defaults={"batch_size": 64, "iterations": 20_000},
-        solve=partial(_solve_portfolio, returns, level, bound),
+        solve=partial(_solve_portfolio, returns, level, bound, width),
         draw=partial(_draw_portfolio, returns, level, bound),
         measure=partial(_measure_portfolio, returns, level),
     )
@@ -95,17 +99,26 @@ def _tail(level: float) -> tuple[float, float]:
     return quantile, float(scipy.stats.norm.pdf(quantile)) / (1 - level)
 
 
-def _solve_portfolio(returns: Factors, level: float, bound: float) -> Solution:
+def _plus(value: Array, width: float) -> Array:
+    """max(value, 0), smoothed."""
+    scaled = value / width
+    return value * jax.scipy.special.ndtr(scaled) + width * jax.scipy.stats.norm.pdf(scaled)
+
+
+def _solve_portfolio(returns: Factors, level: float, bound: float, width: float) -> Solution:
     quantile, beyond = _tail(level)
     mean, covariance = returns.mean, returns.covariance
 
+    def spread(w: Any) -> Any:
+        return jnp.sqrt(w @ covariance @ w + width**2)
+
     def residuals(w: Any) -> Any:
-        return jnp.stack([jnp.sum(w) - 1, -(mean @ w) + beyond * jnp.sqrt(w @ covariance @ w) - bound])
+        return jnp.stack([jnp.sum(w) - 1, -(mean @ w) + beyond * spread(w) - bound])
 
     found = kkt_point(
         lambda w: -(mean @ w), residuals, [False, True], np.full(mean.size, 1 / mean.size), bounds=(0.0, 1.0)
     )
-    threshold = -(mean @ found.x) + quantile * np.sqrt(found.x @ covariance @ found.x)
+    threshold = -(mean @ found.x) + quantile * np.sqrt(found.x @ covariance @ found.x + width**2)
     return Solution(found.value, {"weights": found.x, "level": threshold}, {"cvar": np.asarray(found.multipliers[1])})
 
 
