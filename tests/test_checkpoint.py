@@ -73,7 +73,7 @@ class TestResume:
 
     def test_looks(self, wells, method, tmp_path):
         """The best point, its certificate and the number of looks so far are saved."""
-        options = {"iterations": 2500, "record_every": 100, "output": "best"}
+        options = {"iterations": 1500, "record_every": 100, "output": "best"}
         expected = lx.solve(wells, Wells.x0, method, **options)
         lx.solve(wells, Wells.x0, method, **options, checkpoint=tmp_path, callback=stop_after(1100))
         rest = lx.resume(tmp_path, wells)
@@ -234,7 +234,7 @@ class TestAnotherProblem:
             constraints={"c": lx.Equal(Wells.constraint, samples=normal(2))},
         )
         with pytest.warns(lx.LariaxWarning, match="the objective: the code has changed"):
-            lx.resume(run, other)
+            lx.resume(run, other, seconds=1e-9)
 
     def test_another_method_is_refused(self, run, wells):
         with pytest.raises(lx.CheckpointError, match="keeps its method"):
