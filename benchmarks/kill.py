@@ -223,7 +223,7 @@ class Tally(NamedTuple):
     equal: int = 0
     kills: int = 0
     early: int = 0  # before the first checkpoint
-    late: int = 0  # the process had ended before its moment came: nothing was killed
+    late: int = 0  # not killed: the process had ended before its moment came, and the run is begun again
     writing: int = 0  # while a checkpoint was being written
 
     def plus(self, **more: int) -> "Tally":
@@ -231,19 +231,23 @@ class Tally(NamedTuple):
 
 
 def _trial(case: str, tally: Tally, span: Span, draw: random.Random, home: Path, cache: Path) -> Tally:
+    """One run to its end, killed once or twice on the way."""
     folder, answer = Path(tempfile.mkdtemp(dir=home)), home / "answer.npz"
     answer.unlink(missing_ok=True)
-    tally, role = tally.plus(runs=1), "solve"
-    for _ in range(2 if tally.runs % 3 == 0 else 1):
-        killed = _kill(draw, span, role, case, folder, answer, cache)
+    kills, wanted, role = 0, 2 if tally.runs % 3 == 2 else 1, "solve"
+    while kills < wanted:
+        if not _kill(draw, span, role, case, folder, answer, cache):  # it had ended: from the beginning
+            shutil.rmtree(folder)
+            folder.mkdir()
+            kills, role, tally = 0, "solve", tally.plus(late=1)
+            continue
         left = [path.name for path in folder.iterdir()]
         saved = any(name.endswith(".lariax") for name in left)
-        writing = any(name.endswith(".part") for name in left)
-        tally = tally.plus(kills=killed, late=not killed, early=killed and not saved, writing=killed and writing)
-        role = "resume" if saved else "solve"
+        kills, role = kills + 1, "resume" if saved else "solve"
+        tally = tally.plus(kills=1, early=not saved, writing=any(name.endswith(".part") for name in left))
     _finish(role, case, folder, answer, cache)
     shutil.rmtree(folder)
-    return tally.plus(equal=_equal(answer, home / f"{case}.npz"))
+    return tally.plus(runs=1, equal=_equal(answer, home / f"{case}.npz"))
 
 
 def trials(runs: int, seed: int, cases: dict[str, Any], home: Path) -> dict[str, Tally]:
