@@ -1,5 +1,6 @@
 """Run folders: plain files, whole or not there, and nothing in them is believed."""
 
+import io
 import json
 import os
 import shutil
@@ -7,9 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import lariax as lx
-from lariax import runs
+from lariax import report, runs
 from lariax.runs import RunFolderError
 
 
@@ -75,6 +77,18 @@ class TestRoundTrip:
         lines = runs.lines_of(history)
         assert {path[2] for path in lines if len(path) == 3} == {"least", "largest", "length"}
         np.testing.assert_allclose(lines["multipliers", "flow", "length"], [17**0.5, np.linalg.norm(np.arange(17))])
+
+
+def test_settings_may_be_anything(folder):
+    """Whoever wrote them: they are shown, not believed."""
+    deep = {}
+    for _ in range(300):
+        deep = {"a": deep, "b": [{"c": None}]}
+    for value in (deep, {"problem": [1], "method": 3, "double": "x"}, {"problem": {"title": {}, "name": 3}}):
+        (folder / "settings.json").write_text(json.dumps(value))
+        run = runs.load(folder)
+        assert "</html>" in report.html([run])
+        Console(file=io.StringIO()).print(run, report.comparison([run]))
 
 
 class TestWriting:

@@ -256,11 +256,12 @@ def _beside(runs: Sequence[SavedRun], tables: Sequence[Mapping[str, str]], capti
     return table(head, rows, caption)
 
 
-def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
+def _flat(value: Any, prefix: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
+    """Names with dots; what is nested deeper than settings ever are stays one text."""
     for name, part in value.items():
         title = f"{prefix}{name}"
-        if isinstance(part, Mapping):
-            yield from _flat(part, f"{title}.")
+        if isinstance(part, Mapping) and depth < 4:
+            yield from _flat(part, f"{title}.", depth + 1)
         elif part not in (None, "", [], {}):
             yield title, _text(part)
 
