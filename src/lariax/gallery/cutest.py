@@ -26,6 +26,9 @@ ALIAS = "lariax_sif2jax"
 CLOSE = 1e-6
 """Up to this residual of the optimality conditions a point counts as a solution."""
 
+SIGN = 1e-2
+"""By so much an expected solution may violate an inequality: some are given to a few digits."""
+
 
 @entry
 def cutest(problem: str = "HS7", noise: float = 0.01, constraint_noise: float = 0.01) -> Parts:
@@ -52,6 +55,7 @@ def cutest(problem: str = "HS7", noise: float = 0.01, constraint_noise: float = 
         raise ValueError(f"{problem} has unknowns that are not one vector; the gallery takes only those that are.")
     d = y0.size
     equal, at_least = _rows(given, y0)
+    _check_sign(problem, given, at_least)
     kinds = {"equal": (Equal, equal), "at least": (AtLeast, at_least)}
     constraints = {}
     for i, (name, (kind, size)) in enumerate(kinds.items()):
@@ -89,6 +93,18 @@ def _rows(given: Any, y0: Array) -> tuple[int, int]:
         return 0, 0
     equal, at_least = (ravel_pytree(part)[0].size for part in given.constraint(y0))  # nothing for None
     return equal, at_least
+
+
+def _check_sign(name: str, given: Any, at_least: int) -> None:
+    """Inequalities are to be >= 0, and in some problems of sif2jax they are not, at its own solution."""
+    if not at_least or given.expected_result is None:
+        return
+    least = float(jnp.min(ravel_pytree(given.constraint(given.expected_result)[1])[0]))
+    if least < -SIGN:
+        raise ValueError(
+            f"{name}: the solution that sif2jax gives violates an inequality by {-least:.3g}, so the signs of its "
+            "inequalities cannot be relied on. Choose another problem."
+        )
 
 
 def _solve(given: Any, equal: int, at_least: int) -> Solution:

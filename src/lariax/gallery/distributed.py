@@ -130,9 +130,9 @@ def _draw_consensus(signed: np.ndarray, x: PyTree) -> list[Picture]:
     names = (*TRAITS, "married", "woman", "intercept")
     return [
         Picture(
-            "The models of all agents",
+            f"The models of {len(models)} agents: agreement is two bars of the same height",
             "bars",
-            {f"agent {i + 1}": model for i, model in enumerate(models)},
+            {"least of all agents": models.min(axis=0), "largest": models.max(axis=0)},
             categories=names,
             y_label="coefficient",
         ),
