@@ -7,6 +7,7 @@ import numpy as np
 from benchmarks.rivals.methods import DEFAULT
 from benchmarks.rivals.run import TARGETS, Track
 
+LEAST = 1e-5
 FIGURES = Path(__file__).parent / "figures"
 """Where the results refer to."""
 
@@ -57,11 +58,13 @@ def figure(problem: str, tracks: list[Track], folder: Path) -> None:
             middle = np.median(track.errors[:, :, i], axis=0)
             style = {"color": "black", "linewidth": 2.2} if own else {"color": f"C{j % 10}", "linewidth": 1.1}
             dashes = "-" if own or j < 10 else "--"
-            panel.loglog(track.draws[0], np.where(middle > 0, middle, np.nan), dashes, label=track.method, **style)
+            panel.loglog(track.draws[0], np.clip(middle, LEAST, None), dashes, label=track.method, **style)
             if own:
                 low, high = np.quantile(track.errors[:, :, i], (0.25, 0.75), axis=0)
                 panel.fill_between(track.draws[0], low, high, color="black", alpha=0.15)
-        panel.set(title=f"{problem}: {measure}", xlabel="draws", ylim=(1e-5, 10))
+        panel.set(
+            title=f"{problem}: {measure}", xlabel=f"draws (below {LEAST:g}: at the lower edge)", ylim=(LEAST / 1.5, 10)
+        )
         panel.grid(alpha=0.3)
     picture.legend(*panels[0].get_legend_handles_labels(), fontsize=7, loc="outside right center")
     picture.savefig(folder / picture_of(problem), dpi=80)
