@@ -116,6 +116,13 @@ def test_nearly_degenerate_circle():
     np.testing.assert_allclose(result.multipliers["c"], -99.5, atol=1e-6)
 
 
+@pytest.mark.parametrize("start", [[0.0, 0.0], [0.005, 0.0], [0.0, 1.0]], ids=["no J", "no gradient", "feasible"])
+def test_awkward_starts(start):
+    """Where the constraint has no gradient, where the objective has none, and a quarter of the way round."""
+    result = lx.solve(on_circle(1.0), jnp.array(start), METHOD, iterations=60)
+    np.testing.assert_allclose(result.x, [1.0, 0.0], atol=1e-7)
+
+
 def test_infeasible_is_said():
     result = lx.solve(on_circle(-1.0), jnp.array([0.5, 0.4]), METHOD, iterations=60)
     assert result.status == "infeasible_stationary"

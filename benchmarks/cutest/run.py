@@ -154,7 +154,7 @@ def summary(found: list[Cell]) -> list[str]:
     runs = np.concatenate([cell.error[OURS] for cell in found])
     lost = ", ".join(f"{cell.name} ({cell.variance:g})" for cell in found if not cell.won)
     feasibility = np.median([np.median(cell.feasibility[OURS]) for cell in found])
-    gains = [cell.rival / cell.median(OURS) for cell in found if np.isfinite(cell.rival)]
+    gains = [cell.rival / cell.median(OURS) for cell in found if cell.median(OURS) > 0 and np.isfinite(cell.rival)]
     return [
         f"- below the better of the two rules of stochastic SQP in {won} of {len(found)} cells "
         f"({100 * won / len(found):.0f} %, goal 90 %); not in: {lost or 'none'}",

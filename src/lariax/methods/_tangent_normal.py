@@ -33,6 +33,7 @@ MODEL_ENTRIES = 256
 
 HALVINGS = 16  # the most that a step is shortened within an iteration
 OFF = 0.2  # how far from the constraints a tangential step may lead, in units of its length
+TRUST = 4.0  # steps get longer only if what they follow stands out by this from the error of the estimate, squared
 FORGET = 0.9  # what is left of a curvature after an iteration, where it is one number
 
 
@@ -157,9 +158,11 @@ class TangentNormal(AbstractMethod):
         sound = jnp.isfinite(jnp.sum(fresh) + jnp.sum(exact) + jnp.sum(x))
         worse = judged & ~(found <= 0)
         good = sound & ~(worse & (off <= moved))
+        signal = _square(largest * near.step) / (s.of_gradient.error + _tiny(oracle))
+        longer = judged & (found < 0.75 * expected) & (moved > 0.99 * s.radius) & (signal > TRUST)
         radius = jnp.where((trial.tries > 1) & (moved > 0), 2 * moved, s.radius)
         radius = jnp.where(judged & (found > 0.25 * expected), moved / 2, radius)
-        radius = jnp.where(judged & (found < 0.75 * expected) & (moved > 0.99 * s.radius), 4 * s.radius, radius)
+        radius = jnp.where(longer, 4 * s.radius, radius)
         radius = jnp.where(worse | ~sound, jnp.maximum(moved, s.radius * (moved == 0)) / 4, radius)
 
         # what was learnt
@@ -173,7 +176,6 @@ class TangentNormal(AbstractMethod):
             innovation=believable(jnp, s.of_gradient, _square(stale - s.gradient)),
         )
         real = sound & (_square(dx) > (1e-12 * (1 + jnp.linalg.norm(s.x))) ** 2)  # otherwise dx is rounding
-        signal = _square(largest * near.step) / (s.of_gradient.error + _tiny(oracle))
         too_long = of_gradient.drift > allowed_drift(jnp, k, signal) * alpha**2 * of_gradient.noise
         return TangentState(
             x=jnp.where(good, x, s.x),
@@ -196,12 +198,14 @@ class TangentNormal(AbstractMethod):
         each = for_each(lambda sample: one.objective_gradient(point, sample), samples)
         slope, error = jnp.mean(each, axis=0), _noise(each)
         noise = error * each.shape[0] / oracle.batch_size  # of one batch
-        # curvature of the objective, from a short step along its gradient
+        # curvature of the objective, from a short step along its gradient, or anywhere if it has none
         size, steep = 1 + jnp.linalg.norm(point), jnp.linalg.norm(slope)
-        probe = -100 * jnp.sqrt(_epsilon(oracle)) * size / (steep + _tiny(oracle)) * slope
+        along = jnp.where(steep > 0, slope / (steep + _tiny(oracle)), point.size**-0.5)
+        probe = -100 * jnp.sqrt(_epsilon(oracle)) * size * along
         ahead, here = (oracle.objective_gradient(p, batches.first) for p in (point + probe, point))
         bend = jnp.linalg.norm(ahead - here) / (jnp.linalg.norm(probe) + _tiny(oracle))
-        largest = jnp.maximum(jnp.where(jnp.isfinite(bend), bend, 0), 1e-3 * steep / size) + _tiny(oracle)
+        largest = jnp.maximum(jnp.where(jnp.isfinite(bend), bend, 0), 1e-3 * steep / size)
+        largest = jnp.where(largest > 0, largest, 1)  # f is constant there: any step will do
         residuals, _ = oracle.exact_residuals(point)
         zero = jnp.zeros((), oracle.dtype)
         return TangentState(
