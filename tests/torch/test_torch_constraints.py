@@ -151,3 +151,15 @@ def test_rows_without_replacement_are_corrected():
     opt.step(lambda z: (0 * x.sum(), {"c": z * x**2}), z)
     mean = z.mean()
     torch.testing.assert_close(opt.estimate[0], 2.0 * (mean * 2 * x.detach()) * (mean * x.detach() ** 2))
+
+
+def test_products_come_from_all_ordered_pairs():
+    """The mean over i != j of  c_i'(x) rho c_j(x),  which no row has both sides of."""
+    torch.manual_seed(0)
+    z = torch.randn(5, dtype=torch.float64)
+    x = torch.tensor([1.5], dtype=torch.float64, requires_grad=True)
+    opt = lt.QuadraticPenalty([x], {"c": lt.Equal()}, lr=1e-9, penalty=2.0)
+    opt.step(lambda z: (0 * x.sum(), {"c": z * x**2 + z**2}), z)
+    slope, value = 3.0 * z, z * 1.5**2 + z**2
+    pairs = [2.0 * slope[i] * value[j] for i in range(5) for j in range(5) if i != j]
+    torch.testing.assert_close(opt.estimate[0][0], torch.stack(pairs).mean())
