@@ -73,3 +73,19 @@ def test_lasso_with_a_linear_constraint_by_penalty():
     x, y = lasso_with_sum_one(t, weight)
     np.testing.assert_allclose(result.x, x, atol=0.03)
     np.testing.assert_allclose(result.multipliers["sum"], y, atol=0.03)
+
+
+def test_a_regulariser_within_a_set():
+    """min E (x - z)^2 / 2 + |x|_1 in [-1, 1]^4, E z = (3, 1.5, 0.5, -0.5):  x = (1, 0.5, 0, 0)."""
+    mean = jnp.array([3.0, 1.5, 0.5, -0.5])
+    problem = lx.Problem(
+        lambda x, z: 0.5 * jnp.sum((x - mean - 0.1 * z) ** 2),
+        samples=normal(4),
+        within=lx.sets.Box(-1.0, 1.0),
+        regularizer=lx.prox.L1(1.0),
+    )
+    solution = jnp.array([1.0, 0.5, 0.0, 0.0])
+    result = lx.solve(problem, jnp.zeros(4), iterations=4000)
+    np.testing.assert_allclose(result.x, solution, atol=0.01)
+    assert lx.certify(problem, solution).stationarity.low == 0
+    assert lx.certify(problem, jnp.array([0.9, 0.5, 0.0, 0.0])).stationarity.low > 0.9

@@ -89,7 +89,7 @@ WRONG = {
     ),
     "set is not a set": (lambda: problem(within=(0, 1)), TypeError, "lariax.sets"),
     "set and regulariser": (
-        lambda: problem(within=lx.sets.NonNegative(), regularizer=lx.prox.L1(0.1)),
+        lambda: problem(within=lx.sets.Simplex(), regularizer=lx.prox.L1(0.1)),
         ValueError,
         "no proximal map",
     ),

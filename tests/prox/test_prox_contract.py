@@ -33,6 +33,7 @@ CASES = {
     "one group": Case(lambda: prox.GroupL2(0.8, np.zeros(6, int)), TREE, lambda: prox.Indicator(sets.L2Ball(0.8))),
     "groups": Case(lambda: prox.GroupL2(np.array([0.5, 0.9]), np.array([7, 7, -1, 7, -1, -1]))),
     "nuclear": Case(lambda: prox.Nuclear(0.7), [(3, 2)], lambda: prox.Indicator(sets.SpectralBall(0.7))),
+    "l1 in a box": Case(lambda: prox.Restricted(prox.L1(0.4), sets.Box(-0.5, 0.8)), TREE),
     "indicator": Case(lambda: prox.Indicator(sets.L1Ball(1.0)), TREE),
 }
 

@@ -8,7 +8,7 @@ from jaxtyping import Array, PyTree
 
 from lariax.problem._constraints import SHARED, AbstractConstraint
 from lariax.problem._sources import AbstractSource
-from lariax.prox import AbstractProximable, Zero
+from lariax.prox import AbstractProximable, Restricted, Zero
 from lariax.sets import AbstractSet, Everything
 
 
@@ -21,8 +21,8 @@ class Problem(eqx.Module):
         constraints: any number of `Equal`, `AtMost`, `AtLeast`, `Linear`, by name. The names come back in the
             multipliers and in the history.
         within: a closed convex set for x, of `lx.sets`; by default everything.
-        regularizer: a convex h with a proximal map, of `lx.prox`. Not together with `within`, as the sum of the two
-            has no proximal map in general.
+        regularizer: a convex h with a proximal map, of `lx.prox`. Together with `within` where both act on
+            every entry of x alone (L1 and a Box, say); otherwise the two have no proximal map together.
         heldout: a source of the same kind as `samples` that is never trained on. A constraint with samples of its own
             has a heldout= of its own.
 
@@ -118,12 +118,7 @@ class Problem(eqx.Module):
                     f"{option} takes an object of lariax.{'sets' if kind is AbstractSet else 'prox'}, found "
                     f"{type(value).__name__}."
                 )
-        if not isinstance(self.within, Everything) and not isinstance(self.regularizer, Zero):
-            raise ValueError(
-                f"within={type(self.within).__name__} and regularizer={type(self.regularizer).__name__} were both "
-                "given, but their sum has no proximal map in general. Keep the one that is harder to write as a "
-                "constraint, and state the other as an inequality."
-            )
+        _ = self.simple  # complains if the two have no proximal map together
 
     def _check_constraint(self, name: Any, constraint: Any) -> None:
         if not isinstance(name, str):
@@ -198,8 +193,10 @@ class Problem(eqx.Module):
 
     @property
     def simple(self) -> AbstractProximable:
-        """The one term that is handled by its proximal map: the set or the regulariser, whichever was given."""
-        return self.within if isinstance(self.regularizer, Zero) else self.regularizer
+        """The one term that is handled by its proximal map: the set, the regulariser, or both together."""
+        if isinstance(self.regularizer, Zero):
+            return self.within
+        return self.regularizer if isinstance(self.within, Everything) else Restricted(self.regularizer, self.within)
 
 
 def _is_none(node: Any) -> bool:

@@ -9,6 +9,7 @@ from lariax.prox._base import AbstractProximable
 from lariax.prox._grouped import GroupL2
 from lariax.prox._indicator import Indicator
 from lariax.prox._nuclear import Nuclear
+from lariax.prox._restricted import Restricted
 from lariax.prox._separable import L1, ElasticNet, Zero
 
-__all__ = ["L1", "AbstractProximable", "ElasticNet", "GroupL2", "Indicator", "Nuclear", "Zero"]
+__all__ = ["L1", "AbstractProximable", "ElasticNet", "GroupL2", "Indicator", "Nuclear", "Restricted", "Zero"]
