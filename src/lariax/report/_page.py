@@ -49,7 +49,7 @@ def html(runs: Sequence[SavedRun]) -> str:
     """The whole page as text."""
     if not runs:
         raise ValueError("a report needs at least one run.")
-    style, script = _resource("report.css"), _resource("report.js")
+    style, script = _resource("report.css"), _script()
     policy = "; ".join(
         [
             "default-src 'none'",
@@ -91,6 +91,11 @@ def html(runs: Sequence[SavedRun]) -> str:
 
 def _resource(name: str) -> str:
     return files("lariax.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _script() -> str:
+    parts = "\n".join(_resource(name) for name in ("charts.js", "pictures.js", "page.js"))
+    return f'(() => {{\n"use strict";\n{parts}}})();\n'
 
 
 def _hash(text: str) -> str:
