@@ -263,3 +263,21 @@ def test_an_infeasible_problem_is_recognised():
     assert result.status == "infeasible_stationary"
     assert not result.success
     assert np.isfinite(result.x).all()
+
+
+def test_a_lower_and_an_upper_bound_do_not_press_against_each_other():
+    """min E|x - (1, 2) - 0.3 z|^2 / 2 with |E[x_0 + noise]| <= 0.005: x_0 = 0.005, multipliers 0.995 and 0. Noise far
+    larger than the band makes either bound look violated in turn."""
+
+    def gap(x, z):
+        return x[0] + 2 * z[2] * (1 + x[1])
+
+    problem = lx.Problem(
+        lambda x, z: 0.5 * jnp.sum((x - jnp.array([1.0, 2.0]) - 0.3 * z[:2]) ** 2),
+        samples=normal(3),
+        constraints={"up": lx.AtMost(gap, 0.005), "down": lx.AtMost(lambda x, z: -gap(x, z), 0.005)},
+    )
+    result = lx.solve(problem, jnp.zeros(2), lx.TrackedLagrangian(), iterations=4000, batch_size=8, seed=1)
+    assert result.multipliers["down"] == 0
+    np.testing.assert_allclose(result.multipliers["up"], 0.995, atol=0.06)
+    np.testing.assert_allclose(result.x, [0.005, 2.0], atol=0.06)

@@ -91,7 +91,7 @@ def test_fairness_keeps_its_gap(loss_gap):
     assert certificate.heldout.population
     net = case.solution.multipliers["loss gap"] @ [1, -1]
     assert abs(result.multipliers["loss gap"] @ jnp.asarray([1.0, -1.0]) - net) < 0.05
-    assert abs(certificate.objective.estimate - case.solution.value) < 0.01
+    assert abs(certificate.objective.estimate - case.solution.value) < 0.003
     free = gallery.fairness(bound=10.0).solution
     assert free.value < case.solution.value - 0.005  # the bound costs something
     looks_right(case.pictures(result.x))

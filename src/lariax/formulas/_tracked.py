@@ -6,7 +6,7 @@
 from typing import Any, NamedTuple
 
 from lariax.formulas._filter import Filter, lagged
-from lariax.formulas._shape import DRIFT, Shape, diagonal, push, times
+from lariax.formulas._shape import DRIFT, REDUNDANT, Shape, diagonal, push, times
 
 WINDOW = 100  # iterations that a running mean looks back
 EVERY = 8  # iterations between two measurements of drift and curvature,
@@ -69,6 +69,20 @@ def multiplier_bound(xp: Any, shape: Shape, multipliers: Any, force: Any, tiny: 
 def signed(xp: Any, inequality: Any, weights: Any) -> Any:
     """No negative weight for an inequality: its slack takes up the rest."""
     return xp.where(inequality, xp.maximum(weights, 0), weights)
+
+
+def relieved(xp: Any, inequality: Any, shape: Shape, multipliers: Any) -> Any:
+    """Of two inequalities with opposite gradients (a lower and an upper bound on one value) at most one has a multiplier.
+
+    What both have in common presses on nothing, so no step would take it away; noise that is cut off at 0 lets it grow.
+    """
+    if shape.gram.ndim < 2:  # diagonal: every multiplier moves by itself
+        return multipliers
+    size = xp.sqrt(diagonal(xp, shape.gram))
+    pair = inequality[:, None] & inequality & (shape.gram < (REDUNDANT - 1) * size[:, None] * size)
+    pressure = size * multipliers
+    common = xp.max(xp.where(pair, xp.minimum(pressure[:, None], pressure), 0), axis=1)
+    return multipliers - common / xp.where(size > 0, size, 1)
 
 
 def violation(xp: Any, inequality: Any, multipliers: Any, constraints: Any) -> Any:

@@ -29,6 +29,7 @@ from lariax.formulas import (
     penalty_for,
     push,
     rate_at,
+    relieved,
     remembered,
     step_for,
     storm,
@@ -150,6 +151,8 @@ class TrackedLagrangian(AbstractMethod):
 
         # multipliers, bounded, and weights from the other samples
         multipliers = oracle.signed(s.multipliers + s.scale * rho * times(jnp, shape.dual, constraints))
+        if oracle.has_several_inequalities:
+            multipliers = relieved(jnp, oracle.inequality, shape, multipliers)
         bound = multiplier_bound(jnp, shape, multipliers, s.force, tiny)
         each_weights = oracle.signed(bound * s.multipliers + jax.vmap(respond)(others))
         weights = jnp.mean(each_weights, axis=0)

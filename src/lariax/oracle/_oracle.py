@@ -131,6 +131,10 @@ class Oracle(eqx.Module):
         return jnp.asarray([block.inequality for block in self.blocks for _ in range(block.size)], bool)
 
     @property
+    def has_several_inequalities(self) -> bool:
+        return sum(block.size for block in self.blocks if block.inequality) > 1
+
+    @property
     def has_random_constraints(self) -> bool:
         return any(block.source is not None for block in self.blocks)
 

@@ -30,6 +30,7 @@ from lariax.formulas import (
     penalty_for,
     push,
     rate_at,
+    relieved,
     remembered,
     repelled,
     signed,
@@ -289,6 +290,8 @@ class TrackedLagrangian(AbstractConstrained):
             return rho * (rows_times(shape.penalty, values) + s.scale * rows_times(shape.dual, values))
 
         multipliers = self._signed(s.multipliers + s.scale * rho * times(np, shape.dual, constraints))
+        if np.sum(self.inequality) > 1:
+            multipliers = relieved(np, self.inequality, shape, multipliers)
         bound = multiplier_bound(np, shape, multipliers, s.force, self.tiny)
         each_weights = self._signed(bound * s.multipliers + respond(others))
         mean0, change = np.mean(c0, axis=0), c1 - c0
