@@ -72,7 +72,7 @@ def signed(xp: Any, inequality: Any, weights: Any) -> Any:
 
 
 def relieved(xp: Any, inequality: Any, shape: Shape, multipliers: Any) -> Any:
-    """Of two inequalities with opposite gradients (a lower and an upper bound on one value) at most one has a multiplier.
+    """Of two inequalities with opposite gradients, such as a lower and an upper bound, at most one has a multiplier.
 
     What both have in common presses on nothing, so no step would take it away; noise that is cut off at 0 lets it grow.
     """
