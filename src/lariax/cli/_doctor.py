@@ -19,7 +19,6 @@ EXTRAS = {
     "matplotlib": "result.plot()",
     "pandas": "history.to_pandas()",
     "torch": "lariax.torch",
-    "scikit-learn": "lariax.sklearn",
     "sif2jax": "problems of CUTEst in the gallery",
 }
 SOLUTION = np.array([-0.5, 1.5])
