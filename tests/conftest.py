@@ -1,5 +1,8 @@
 """Shared problems, built once: the same function objects mean the same compiled code."""
 
+import gc
+from pathlib import Path
+
 import jax
 
 jax.config.update("jax_enable_x64", True)
@@ -9,6 +12,18 @@ import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
 import lariax as lx  # noqa: E402
+
+MOST_MAPPINGS = 20_000  # of 65,530 that a process may have on Linux; a compiled program takes a dozen
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _room_for_programs():
+    """Forget compiled programs before there are more than the system lets a process map, where the compiler crashes."""
+    yield
+    maps = Path("/proc/self/maps")
+    if not maps.exists() or len(maps.read_text().splitlines()) > MOST_MAPPINGS:
+        jax.clear_caches()
+        gc.collect()
 
 
 def normal(*shape):
