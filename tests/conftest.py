@@ -1,6 +1,7 @@
 """Shared problems, built once: the same function objects mean the same compiled code."""
 
 import gc
+import signal
 from pathlib import Path
 
 import jax
@@ -12,6 +13,8 @@ import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
 import lariax as lx  # noqa: E402
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background starts us with Ctrl-C switched off
 
 MOST_MAPPINGS = 20_000  # of 65,530 that a process may have on Linux; a compiled program takes a dozen
 

@@ -93,7 +93,7 @@ class TestStream:
 
         def stall():
             threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
-            gate.wait()
+            gate.wait(60)
 
         part = lx.solve(problem_on(Loader(stall, 30)), jnp.ones(2), method, iterations=1000)
         assert (part.status, part.iterations) == ("interrupted", 511)
