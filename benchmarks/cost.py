@@ -6,8 +6,9 @@ one look at the samples and one product J^T w an iteration, fixed step, penalty 
 
 import argparse
 import os
-import sys
 from collections.abc import Callable
+from datetime import date
+from importlib.metadata import version
 from typing import Any, ClassVar, NamedTuple
 
 if __name__ == "__main__" and hasattr(os, "sched_setaffinity"):  # before any thread is started
@@ -19,9 +20,12 @@ import numpy as np
 from rich.console import Console
 
 import lariax as lx
-from benchmarks.speed import least, microseconds, wells
+from benchmarks._results import write
+from benchmarks.speed import least, microseconds, processor, wells
 from lariax.methods import AbstractMethod
 from lariax.methods._base import AbstractScheduledMethod, Answer
+
+LONG = 50_000  # iterations of a usual run
 
 
 class SGDState(NamedTuple):
@@ -116,19 +120,46 @@ def timed(case: Case, methods: list[AbstractMethod]) -> list[float]:
     return [(long - short) / case.iterations for short, long in zip(times[::2], times[1::2], strict=True)]
 
 
+def rows_of(case: Case) -> str:
+    sgd, ours, one, full = timed(
+        case, [AugmentedSGD(), NoRefresh(), NoRefresh(one_backward=True), lx.TrackedLagrangian()]
+    )
+    refreshes = max(full - ours, 0) * case.iterations / len(refreshes_within(128, 128 + case.iterations))
+    share = refreshes * len(refreshes_within(0, LONG)) / (LONG * ours)
+    cells = (microseconds(sgd), microseconds(ours), f"{ours / sgd:.2f}", f"{one / sgd:.2f}", f"{100 * share:.1f} %")
+    return f"| {case.name} | {case.batch} | {' | '.join(cells)} |"
+
+
+def refreshes_within(first: int, last: int) -> list[int]:
+    """Iterations at which the shape is refreshed: a quarter further on each time."""
+    places, k = [], 16
+    while k <= last:
+        places += [k] if k > first else []
+        k += max(k // 4, 1)
+    return places
+
+
 def main() -> None:
-    argparse.ArgumentParser(prog="python -m benchmarks.cost", description=__doc__).parse_args()
-    methods = [AugmentedSGD(), NoRefresh(), NoRefresh(one_backward=True), lx.TrackedLagrangian()]
-    console = Console()
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cost", description=__doc__)
+    parser.add_argument("--write", action="store_true", help="write the table to benchmarks/RESULTS.md")
+    options, console = parser.parse_args(), Console(width=160)
+    lines = [
+        f"`python -m benchmarks.cost --write`, {date.today()}, {processor()}, {os.cpu_count()} cores, jax "
+        f"{version('jax')}.",
+        "",
+        "An iteration of `TrackedLagrangian` against plain SGD on the same augmented Lagrangian, same batch, in "
+        "the same compiled loop with the same draws. CPU time on one core, the least of five turns, without what a run "
+        f"costs once. Refreshes: their share of a run of {LONG:,} iterations.",
+        "",
+        "| problem | batch | SGD | ours | ratio (goal 2.5) | one backward, ratio (goal 1.5) | refreshes (goal 5 %) |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
     for case in CASES:
-        sgd, ours, one, full = timed(case, methods)
-        console.print(
-            f"{case.name}, batch {case.batch}: SGD {microseconds(sgd)}, ours {microseconds(ours)} ({ours / sgd:.2f}), "
-            f"one backward {microseconds(one)} ({one / sgd:.2f}), with refreshes {microseconds(full)}",
-            highlight=False,
-        )
-        sys.stdout.flush()
+        lines.append(rows_of(case))
+        console.print(lines[-1], highlight=False)
         jax.clear_caches()
+    if options.write:
+        write("cost", "\n".join(["## What an iteration costs", "", *lines]))
 
 
 if __name__ == "__main__":
