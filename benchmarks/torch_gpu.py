@@ -5,18 +5,12 @@ python -m benchmarks.torch_gpu --device cpu --parameters 1e5 --rows 64      # th
 """
 
 import argparse
-import importlib.util
 import json
 import statistics
-import sys
 import time
 from collections.abc import Callable
-from unittest.mock import MagicMock
 
 import torch
-
-if importlib.util.find_spec("rich") is None:  # an accelerator's machine may lack what only draws tables
-    sys.modules.update({f"rich{part}": MagicMock() for part in ("", ".console", ".progress", ".table", ".text")})
 
 import lariax.torch as lt
 from lariax.torch import _optimizer
