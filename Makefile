@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: demo test browser lint format bench rates rivals audit kill soak clean
+.PHONY: demo test browser lint format bench rates rivals peers audit kill soak clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -40,6 +40,9 @@ rates: $(VENV)/.ready         ## the paper's rates, measured; tables and picture
 
 rivals: $(VENV)/.ready        ## methods of other papers on the same problems, written to benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks.rivals --processes $(WORKERS) --write
+
+peers: $(VENV)/.ready         ## cooper-optim and humancompatible-train beside ours, written to benchmarks/RESULTS.md
+	$(BIN)/python -m benchmarks.peers $(if $(DATA),--data $(DATA)) --write
 
 kill: $(VENV)/.ready          ## kill 200 runs at random moments, resume them, compare the answers
 	$(BIN)/python -m benchmarks.kill

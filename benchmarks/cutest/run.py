@@ -7,12 +7,8 @@ by least squares; the median over the last tenth of the iterates, and then over 
 """
 
 import argparse
-import os
-import sys
 import time
 from collections.abc import Callable
-from datetime import date
-from importlib.metadata import version
 from typing import NamedTuple
 
 import jax
@@ -22,7 +18,7 @@ from jax.tree_util import Partial
 from rich.console import Console
 
 import lariax as lx
-from benchmarks._results import write
+from benchmarks._results import origin, progress, table, write
 from benchmarks.cutest import figures
 from benchmarks.cutest.problems import EQUALITIES, Case, by_name
 from lariax.methods import AbstractMethod
@@ -138,15 +134,15 @@ def cells(case: Case, seeds: int, evaluations: int) -> list[Cell]:
 # --- the table
 
 
-def table(found: list[Cell]) -> list[str]:
+def cells_as_table(found: list[Cell]) -> list[str]:
     head = ["problem", "n", "m", "variance", *ENTRANTS, "feasibility of ours", "ahead"]
-    lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
+    rows = []
     for cell in found:
         numbers = [f"{cell.median(name):.2g}" for name in ENTRANTS]
         feasible = f"{np.median(cell.feasibility[OURS]):.0e}"
-        row = [cell.name, cell.size, cell.rows, f"{cell.variance:g}", *numbers, feasible, "yes" if cell.won else "no"]
-        lines.append(f"| {' | '.join(map(str, row))} |")
-    return lines
+        won = "yes" if cell.won else "no"
+        rows.append([cell.name, cell.size, cell.rows, f"{cell.variance:g}", *numbers, feasible, won])
+    return table(head, rows)
 
 
 def summary(found: list[Cell]) -> list[str]:
@@ -177,26 +173,27 @@ def main() -> None:
     parser.add_argument("--evaluations", type=int, default=1000, help="gradients of the objective for each method")
     parser.add_argument("--write", action="store_true", help="write table and figure to benchmarks/RESULTS.md")
     options, console, began = parser.parse_args(), Console(), time.perf_counter()
-    found: list[Cell] = []
-    for name in options.names or EQUALITIES:
-        case = by_name(name)
-        found += cells(case, options.seeds, options.evaluations)
-        for cell in found[-len(VARIANCES) :]:
-            numbers = "  ".join(f"{method} {cell.median(method):.2g}" for method in ENTRANTS)
-            feasible = f"feasibility {np.median(cell.feasibility[OURS]):.0e}"
-            print(f"{name:10s} {cell.variance:g}  {numbers}  {feasible}  {'' if cell.won else 'BEHIND'}", flush=True)
-        jax.clear_caches()
+    names, found = options.names or EQUALITIES, []
+    with progress(console) as bar:
+        task = bar.add_task("problems", total=len(names))
+        for name in names:
+            bar.update(task, description=name)
+            found += cells(by_name(name), options.seeds, options.evaluations)
+            for cell in found[-len(VARIANCES) :]:
+                numbers = "  ".join(f"{method} {cell.median(method):.2g}" for method in ENTRANTS)
+                feasible = f"feasibility {np.median(cell.feasibility[OURS]):.0e}"
+                console.print(f"{name:10s} {cell.variance:g}  {numbers}  {feasible}  {'' if cell.won else 'BEHIND'}")
+            bar.advance(task)
+            jax.clear_caches()
     lines = summary(found)
     console.print("\n".join(lines))
     if not options.write:
         return
     path = figures.draw(found)
-    packages = ", ".join(f"{name} {version(name)}" for name in ("lariax", "jax", "sif2jax"))
     head = [
         "## Noisy CUTEst",
         "",
-        f"`python -m benchmarks.cutest {' '.join(sys.argv[1:])}`, {date.today()}, {os.cpu_count()} cores, "
-        f"{time.perf_counter() - began:,.0f} s; {packages}.",
+        origin("benchmarks.cutest", ("lariax", "jax", "sif2jax"), time.perf_counter() - began),
         "",
         f"{len(found) // len(VARIANCES)} equality problems, {options.evaluations:,} gradients for every method, "
         f"{options.seeds} seeds. {' '.join(str(__doc__).split(chr(10) * 2)[1].split())} Stochastic SQP has H = I, "
@@ -206,7 +203,7 @@ def main() -> None:
         "",
         f"![performance profiles](cutest/{path.name})",
         "",
-        *table(found),
+        *cells_as_table(found),
     ]
     write("cutest", "\n".join(head))
 

@@ -7,9 +7,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks._results import RESULTS, write
+from benchmarks._results import RESULTS, progress, write
 from benchmarks.rivals.methods import CONSTANT, FALLING
 from benchmarks.rivals.problems import problems
 from benchmarks.rivals.report import FIGURES, figure, picture_of, table
@@ -72,8 +71,7 @@ def main() -> None:
         console.print(f"left out: {what}")
     options.output.mkdir(parents=True, exist_ok=True)
     pairs, began, found = jobs(options.data, options.only), time.monotonic(), {}
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as bar:
+    with progress(console) as bar:
         task = bar.add_task("methods", total=len(pairs))
         for track in tracks(pairs, options.data, options.draws, options.processes):
             found[track.problem, track.method] = track

@@ -14,9 +14,9 @@ import numpy as np
 from jax import Array
 
 from benchmarks.suite.limits import Solved
+from lariax.formulas import leave_one_out as others
 from lariax.formulas import storm
 from lariax.oracle import Batch, Oracle, bind, sample_structure
-from lariax.oracle import leave_one_out as others
 
 SEEDS = 4
 BLOCK = 250

@@ -6,23 +6,18 @@ start. Nothing is set by hand: `lx.solve` with `lx.TrackedLagrangian()`.
 """
 
 import argparse
-import os
-import sys
 import time
 from collections.abc import Iterator
-from datetime import date
-from importlib.metadata import version
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 import lariax as lx
-from benchmarks._results import RESULTS, write
+from benchmarks._results import RESULTS, origin, progress, table, write
 from benchmarks.suite import baselines, figures
 from benchmarks.suite.limits import Solved, solve
 from benchmarks.suite.problems import HARD, SUITE, Case, by_name
@@ -119,15 +114,15 @@ def markdown(title: str, scores: list[Score], rivals: dict[str, dict[int, dict[s
     head = [f"{n:,}" for n in counts] + [f"{n:,}, worst seed" for n in counts]
     tried = [n for n in counts if any(n in each for each in rivals.values())]
     head += [f"{rival} {n:,}" for rival in beside for n in tried]
-    lines = [f"### {title}", "", f"| problem | {' | '.join(head)} |", "|---|" + "---:|" * len(head)]
+    rows = []
     for name in dict.fromkeys(score.name for score in scores):
         own = {score.draws: score for score in scores if score.name == name}
         cells = [pair(own[n].rms) for n in counts] + [pair(own[n].worst) for n in counts]
         for rival in beside:
             found = [rivals.get(name, {}).get(n, {}).get(rival) for n in tried]
             cells += ["" if best is None else pair(best) for best in found]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    lines.append("")
+        rows.append([name, *cells])
+    lines = [f"### {title}", "", *table(["problem", *head], rows), ""]
     for n in counts:
         mean, worst, seed = summary(scores, n)
         goal = GOALS.get(n)
@@ -164,16 +159,15 @@ def main() -> None:
     scores: list[Score] = []
     rivals: dict[str, dict[int, dict[str, np.ndarray]]] = {}
     notes: list[str] = []
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task("suite", total=len(names) * options.seeds)
+    with progress(console) as bar:
+        task = bar.add_task("suite", total=len(names) * options.seeds)
         for name in names:
-            progress.update(task, description=name)
+            bar.update(task, description=name)
             case = by_name(name)
             runs = []
             for run in solved_by_lariax(case, shown, seeds, options.batch, options.dtype):
                 runs.append(run)
-                progress.advance(task)
+                bar.advance(task)
             ends = joined(runs)
             flags = {n: ends[n].status.count("infeasible_stationary") for n in draws}
             if case.infeasible:
@@ -220,24 +214,22 @@ def report(
             continue
         lines = markdown(title, part, rivals)
         body += ["", *lines]
-        table = Table(title=f"{title}: rms error over the limit, stationarity / feasibility", title_justify="left")
+        shown = Table(title=f"{title}: rms error over the limit, stationarity / feasibility", title_justify="left")
         rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("|") and "---" not in line]
         for column in rows[0]:
-            table.add_column(column, justify="left" if column == "problem" else "right")
+            shown.add_column(column, justify="left" if column == "problem" else "right")
         for row in rows[1:]:
-            table.add_row(*row)
-        console.print(table)
+            shown.add_row(*row)
+        console.print(shown)
         for line in lines:
             if line.startswith("- "):
                 console.print(line)
     if not options.write:
         return
-    packages = ", ".join(f"{name} {version(name)}" for name in ("lariax", "jax", "numpy"))
     head = [
         "## The suite",
         "",
-        f"`python -m benchmarks.suite {' '.join(sys.argv[1:])}`, {date.today()}, {os.cpu_count()} cores, "
-        f"{seconds:,.0f} s; Python {sys.version.split()[0]}, {packages}.",
+        origin("benchmarks.suite", ("lariax", "jax", "numpy"), seconds),
         "",
         f"`lx.solve` with `TrackedLagrangian()` on its defaults, batch size {options.batch}, {options.dtype}, "
         f"{options.seeds} seeds: rms error over the statistical limit, stationarity / feasibility. The sampling error "
