@@ -217,7 +217,7 @@ def oracle_width(case: Case, draws: int, confidence: float = 0.95) -> float:
         return float("nan")  # the multiplier varies, and the face with it
     mean = jnp.asarray(case.slope) + y * jnp.asarray(case.normal)
     scale = np.sqrt(np.asarray(case.noise) ** 2 + (y * case.constraint_noise) ** 2) / np.sqrt(draws)
-    residual = inside._to_cone(inside._bound(problem, x, problem.sources, 1), x)
+    residual = inside._to_cone(inside._bound(problem, x, problem.sources)[0], x)
     nudge = mean if "degenerate" not in case.name else mean - 1e-6  # all that may be free is free
     value, face = jax.linearize(residual, nudge)
     errors = np.asarray(jax.vmap(face)(jnp.asarray(scale * rng.standard_normal((4000, D)))))

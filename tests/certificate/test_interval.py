@@ -1,13 +1,15 @@
 """The one piece of statistics, against what is known exactly."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
 
-from lariax.certificate import SequentialTest
+from lariax.certificate import SequentialTest, _spread
 from lariax.certificate._interval import Level, length_interval, level, mean_intervals
+from lariax.certificate._spread import Spread
 
 K = 16
 
@@ -30,9 +32,12 @@ def positive(r):
     return jnp.maximum(r, 0)
 
 
+interval_of = eqx.filter_jit(lambda b, residual, at, *, kinks: length_interval(Spread.of(b), residual, at, kinks=kinks))
+
+
 def test_one_entry_far_from_zero_is_students_interval():
     b = means(50.0, 1.0, k=64)
-    found = length_interval(b, free, at(k=64), kinks=False)
+    found = interval_of(b, free, at(k=64), kinks=False)
     mean, error = float(jnp.mean(b)), float(jnp.std(b, ddof=1)) / 8
     half = stats.t.isf(0.025, 63) * error
     np.testing.assert_allclose(found.estimate, mean, rtol=1e-3)
@@ -41,19 +46,46 @@ def test_one_entry_far_from_zero_is_students_interval():
     assert found.high > mean + 0.95 * half
 
 
+def test_contrasts_say_what_deviations_do():
+    b = means(np.linspace(-2.0, 3.0, 7), 1.0)
+    spread, deviations = Spread.of(b), b - jnp.mean(b, axis=0)
+    np.testing.assert_allclose(spread.mean, jnp.mean(b, axis=0), rtol=1e-12)
+    np.testing.assert_allclose(spread.mixing @ spread.contrasts, deviations, atol=1e-12)
+    weights = jnp.linspace(-1.0, 2.0, K)
+    np.testing.assert_allclose(spread.deviation(weights), weights @ deviations, atol=1e-12)
+
+
+@jax.jit
+def short_interval_of(b, at):
+    spread = Spread.of(b)
+    assert spread.is_short
+    return length_interval(spread, positive, at, kinks=True)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+def test_short_contrasts_change_no_interval(monkeypatch, scale):
+    """Half precision has numbers of 6e-5 to 65,504 only; the contrasts are in units of their largest entry."""
+    b = scale * means(np.linspace(-1.0, 1.0, 40), np.geomspace(1e-3, 1.0, 40))
+    full = interval_of(b, positive, at(entries=40), kinks=True)
+    monkeypatch.setattr(_spread, "KEPT_ENTRIES", 0)
+    short = short_interval_of(b, at(entries=40))
+    for a, c in zip(full[:3], short[:3], strict=True):
+        np.testing.assert_allclose(a, c, rtol=1e-3)
+
+
 def test_far_from_zero_only_the_noise_along_the_mean_counts():
     sd = jnp.array([3.0, 0.1, 3.0, 3.0])
-    found = length_interval(means([0.0, 1000.0, 0.0, 0.0], sd, k=64), free, at(k=64), kinks=False)
+    found = interval_of(means([0.0, 1000.0, 0.0, 0.0], sd, k=64), free, at(k=64), kinks=False)
     assert found.high - found.low < 1.5 * 4 * 0.1
 
 
 def test_a_single_batch_is_exact():
-    found = length_interval(jnp.array([[3.0, 4.0]]), free, at(k=1), kinks=True)
+    found = interval_of(jnp.array([[3.0, 4.0]]), free, at(k=1), kinks=True)
     assert found.estimate == found.low == found.high == 5.0
 
 
 def test_nothing_to_see_in_the_interior_of_a_cone():
-    found = length_interval(means([-20.0, -30.0], 1.0), positive, at(), kinks=True)
+    found = interval_of(means([-20.0, -30.0], 1.0), positive, at(), kinks=True)
     assert found.low == found.high == 0
 
 
@@ -61,22 +93,22 @@ def test_a_bound_within_the_error_is_not_overlooked():
     """The estimate is on the good side, and the truth may be on the other: the upper end says so."""
     b = means([0.0], 1.0, k=64) * 1.0
     b = b - jnp.mean(b) - 0.5  # one half of a standard error below
-    found = length_interval(b, positive, at(k=64), kinks=True)
+    found = interval_of(b, positive, at(k=64), kinks=True)
     assert found.low == found.estimate == 0
     assert 1.3 < found.high < 1.9  # -0.5 + 1.96 and a margin
 
 
 @pytest.mark.parametrize("p", [1, 30])
 def test_width_is_proportional_to_the_noise(p):
-    one = length_interval(means(np.zeros(p), 1.0), free, at(), kinks=False)
-    half = length_interval(means(np.zeros(p), 0.5), free, at(), kinks=False)
+    one = interval_of(means(np.zeros(p), 1.0), free, at(), kinks=False)
+    half = interval_of(means(np.zeros(p), 0.5), free, at(), kinks=False)
     np.testing.assert_allclose(one.high, 2 * half.high, rtol=1e-9)
 
 
 def test_in_many_dimensions_the_ball_is_beaten():
     """At 0 in p dimensions a ball needs about 2 sqrt(p) standard errors, pairs of batches p^(1/4)."""
     p = 10_000
-    found = length_interval(means(np.zeros(p), 1.0, k=64), free, at(k=64), kinks=False)
+    found = interval_of(means(np.zeros(p), 1.0, k=64), free, at(k=64), kinks=False)
     assert found.high < 0.25 * 2 * p**0.5
 
 
@@ -100,7 +132,7 @@ def test_heavy_tails_are_noticed_and_normal_ones_are_not():
 
 def test_rounding_noise_is_no_heavy_tail():
     b = jnp.ones((64, 3)) + 1e-16 * jax.random.cauchy(jax.random.key(0), (64, 3))
-    assert not length_interval(b, free, at(k=64), kinks=False).heavy
+    assert not interval_of(b, free, at(k=64), kinks=False).heavy
 
 
 def test_repeated_looks_are_wrong_at_most_as_often_as_stated():
@@ -117,7 +149,7 @@ def test_repeated_looks_are_wrong_at_most_as_often_as_stated():
     def run(key):
         def one_look(key, this):
             b = truth + 0.02 * K**0.5 * jax.random.normal(key, (K, p))
-            return length_interval(b, free, this, kinks=False).high <= tolerance
+            return interval_of(b, free, this, kinks=False).high <= tolerance
 
         return jnp.any(jax.vmap(one_look)(jax.random.split(key, 8), stacked))
 

@@ -144,7 +144,7 @@ def test_heldout_rows_are_judged_when_asked():
         constraints={"q": lx.AtMost(lambda x, z: jnp.sum(x), 5.0)},
         heldout=lx.Dataset(rows + 1.0),
     )
-    result = lx.solve(problem, jnp.ones(1), iterations=1000, tolerance=0.1)
+    result = lx.solve(problem, jnp.ones(1), METHOD, iterations=1000, tolerance=0.1)
     assert result.success
     assert result.certified.heldout is None
     assert result.certified.exact

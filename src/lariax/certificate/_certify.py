@@ -23,11 +23,13 @@ from lariax.certificate._draws import (
     View,
     WithReplacement,
     batch_means,
+    most_together,
     plan_for,
     plan_for_all,
 )
-from lariax.certificate._interval import Bounds, Level, length_interval, level, mean_intervals
+from lariax.certificate._interval import Bounds, Errors, Level, errors, interval, level, mean_intervals
 from lariax.certificate._multipliers import fit_multipliers
+from lariax.certificate._spread import Spread, is_large
 from lariax.oracle import Block, Oracle, Vector, as_arrays, bind, sample_structure
 from lariax.problem import AbstractSource, Dataset, Problem, Stratified, Stream, as_key, describe_shape
 from lariax.prox import Zero
@@ -164,8 +166,7 @@ class _Case(NamedTuple):
 
 def _case(problem: Problem, point: PyTree, ask: _Ask, key: Key[Array, ""], on: str, halves: bool) -> _Case:
     fresh = _held_out(problem) if on == "heldout" else set()
-    if on == "heldout":
-        problem = problem.on_heldout()
+    problem = (problem.on_heldout() if on == "heldout" else problem).without_heldout()  # with or without: one program
     sources = problem.sources
     if on == "samples" and _all_rows(sources, ask.draws):
         part = _exactly(problem, point)
@@ -254,17 +255,20 @@ def _read(stream: Stream, rows: int) -> Dataset:
     return Dataset(jax.tree.map(lambda *parts: np.concatenate(parts)[:rows], *pieces))
 
 
-def _bound(problem: Problem, point: PyTree, sources: tuple[AbstractSource | None, ...], count: int) -> Oracle:
+def _bound(problem: Problem, point: PyTree, sources: tuple[AbstractSource | None, ...]) -> tuple[Oracle, int]:
+    """The oracle, for one sample at a time, and how many it may be."""
     structures = tuple(sample_structure(source) for source in sources)
-    return bind(problem, point, structures, batch_size=count, copies=1, has_slacks=False)
+    oracle = bind(problem, point, structures, batch_size=1, copies=1, has_slacks=False)
+    return oracle, most_together(oracle, point, structures)
 
 
 def _exactly(problem: Problem, point: PyTree) -> Part:
     sources = problem.sources
     rows = [len(source) for source in sources if isinstance(source, Dataset)]
-    plan = plan_for_all(max(rows, default=1), _size(point))
+    oracle, together = _bound(problem, point, sources)
+    plan = plan_for_all(max(rows, default=1), together)
     feeds = tuple(AllRows(source, len(source)) if isinstance(source, Dataset) else None for source in sources)
-    return Part(_bound(problem, point, sources, plan.count), feeds, plan, sum(rows))
+    return Part(dataclasses.replace(oracle, batch_size=plan.count), feeds, plan, sum(rows))
 
 
 def _sampled(
@@ -275,7 +279,8 @@ def _sampled(
     first: int,
     samples: int,
 ) -> Part:
-    plan = plan_for(samples, _size(point))
+    oracle, together = _bound(problem, point, sources)
+    plan = plan_for(samples, oracle.dimension, together)
 
     def feed(i: int, source: AbstractSource | None) -> AbstractFeed | None:
         if source is None:
@@ -286,11 +291,7 @@ def _sampled(
 
     rows = sum(source.rows_per_sample for source in sources if source is not None)
     feeds = tuple(feed(i, source) for i, source in enumerate(sources))
-    return Part(_bound(problem, point, sources, plan.count), feeds, plan, int(rows * plan.samples))
-
-
-def _size(point: PyTree) -> int:
-    return sum(int(np.size(leaf)) for leaf in jax.tree.leaves(point))
+    return Part(dataclasses.replace(oracle, batch_size=plan.count), feeds, plan, int(rows * plan.samples))
 
 
 # --- what they show
@@ -304,27 +305,58 @@ def fit(oracle: Oracle, feeds: Feeds, z: Vector, key: Key[Array, ""], plan: Plan
     return fit_multipliers(oracle, feeds, z, key, plan, _to_cone(oracle, z))
 
 
-@eqx.filter_jit
 def judge(
     oracle: Oracle, feeds: Feeds, z: Vector, y: Float[Array, " m"], key: Key[Array, ""], plan: Plan, at: Level
 ) -> Findings:
-    """Every interval of a certificate, for multipliers of the residuals that do not depend on these samples."""
+    """Every interval of a certificate, for multipliers of the residuals that do not depend on these samples.
 
+    One compiled program; for large x several, so that each has the memory that the others have left.
+    """
+    whole = _judge if is_large(plan.batches, z.size) else _judge_at_once
+    return whole(oracle, feeds, z, y, key, plan, at)
+
+
+def _judge(
+    oracle: Oracle, feeds: Feeds, z: Vector, y: Float[Array, " m"], key: Key[Array, ""], plan: Plan, at: Level
+) -> Findings:
+    return findings(oracle, _means(oracle, feeds, z, y, key, plan), z, y, at)
+
+
+_judge_at_once = eqx.filter_jit(_judge)
+
+
+@eqx.filter_jit
+def _means(oracle: Oracle, feeds: Feeds, z: Vector, y: Float[Array, " m"], key: Key[Array, ""], plan: Plan) -> Means:
     def lagrangian(view: View) -> Vector:
         return view.pull(oracle.split(y))
 
-    return findings(oracle, batch_means(oracle, feeds, z, key, plan, lagrangian, apart=True), z, y, at)
+    return batch_means(oracle, feeds, z, key, plan, lagrangian, apart=True)
 
 
 def findings(oracle: Oracle, means: Means, z: Vector, y: Float[Array, " m"], at: Level) -> Findings:
     """The same from batch means of the objective, the residuals and the gradient of the Lagrangian."""
+    bends = not isinstance(oracle.problem.simple, Everything | Zero)
+    lengths = {"stationarity": _stationarity(oracle, means.gradient, z, at, bends)}
+    if bends:
+        lengths["natural_residual"] = _natural_residual(oracle, means.gradient, z, at)
+    return _intervals(oracle, means._replace(gradient=None), z, y, at, lengths)
+
+
+@eqx.filter_jit
+def _stationarity(oracle: Oracle, spread: Spread, z: Vector, at: Level, bends: bool) -> Errors:
+    return errors(spread, _to_cone(oracle, z), at, kinks=bends)
+
+
+@eqx.filter_jit
+def _natural_residual(oracle: Oracle, spread: Spread, z: Vector, at: Level) -> Errors:
+    return errors(spread, _one_step(oracle, z), at, kinks=True)
+
+
+@eqx.filter_jit
+def _intervals(
+    oracle: Oracle, means: Means, z: Vector, y: Float[Array, " m"], at: Level, lengths: dict[str, Errors]
+) -> Findings:
     simple, x = oracle.problem.simple, oracle.x_of(z)
-    bends = not isinstance(simple, Everything | Zero)
-    stationarity = length_interval(means.gradient, _to_cone(oracle, z), at, kinks=bends)
-    natural = stationarity
-    if bends:  # one after the other, to share their memory
-        gradients, stationarity = jax.lax.optimization_barrier((means.gradient, stationarity))
-        natural = length_interval(gradients, _one_step(oracle, z), at, kinks=True)
     outside = z - oracle.coordinates.ravel(simple.prox(x, 0.0))
     inside = oracle.problem.within.contains(x) & jnp.isfinite(simple.value(x))
     gap = jnp.where(inside, 0, jnp.sqrt(jnp.sum(outside**2)))
@@ -335,15 +367,22 @@ def findings(oracle: Oracle, means: Means, z: Vector, y: Float[Array, " m"], at:
     def slackness(residuals: Float[Array, " m"]) -> Float[Array, " m"]:
         return jnp.where(oracle.inequality, y * residuals, 0)
 
-    objective = mean_intervals(means.objective[:, None], at._replace(rows=jnp.asarray(at.student)[None]))
     uneven = any(block.inequality for block in oracle.blocks)
+    rows = Spread.of(means.residuals)
+    if oracle.rows:
+        lengths = lengths | {"feasibility": errors(rows, violation, at, kinks=uneven)}
+    if uneven:
+        lengths = lengths | {"complementarity": errors(rows, slackness, at, kinks=False)}
+    together = jax.vmap(interval, (0, None))(jax.tree.map(lambda *each: jnp.stack(each), *lengths.values()), at)
+    found = {name: jax.tree.map(lambda each, i=i: each[i], together) for i, name in enumerate(lengths)}
+    found = {"natural_residual": found["stationarity"]} | found
+    found = {"feasibility": _exact(gap), "complementarity": _exact(0 * gap)} | found
+    numbers = jnp.concatenate([means.objective[:, None], means.residuals], axis=1)
+    each = mean_intervals(numbers, at._replace(rows=jnp.append(at.student, at.rows)))
     return Findings(
-        stationarity=stationarity,
-        natural_residual=natural,
-        feasibility=length_interval(means.residuals, violation, at, kinks=uneven) if oracle.rows else _exact(gap),
-        complementarity=length_interval(means.residuals, slackness, at, kinks=False) if uneven else _exact(0 * gap),
-        objective=jax.tree.map(lambda each: each[0], objective),
-        residuals=mean_intervals(means.residuals, at),
+        **found,
+        objective=jax.tree.map(lambda part: part[0], each),
+        residuals=jax.tree.map(lambda part: part[1:], each),
         outside=gap,
     )
 

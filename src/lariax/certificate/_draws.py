@@ -2,6 +2,7 @@
 
 import abc
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import equinox as eqx
@@ -10,13 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, Key, PyTree
 
+from lariax.certificate._spread import Spread, is_large
 from lariax.oracle import Batch, Look, Oracle, Rows, Vector
 from lariax.problem import AbstractSource
 
 MOST_BATCHES = 64
 FEWEST_BATCHES = 8
 BATCH_ENTRIES = 2**20  # numbers in all batch means together, where there are more than the fewest
-LARGEST_STEP = 256  # samples in one pass
+LARGEST_STEP = 256  # samples in one pass, and an eighth of it for an x that is
+LARGE = 2**14
 
 
 class AbstractFeed(eqx.Module):
@@ -101,19 +104,39 @@ class Plan(eqx.Module):
         return self.batches * self.steps * self.count
 
 
-def plan_for(samples: int, dimension: int) -> Plan:
+def plan_for(samples: int, dimension: int, together: int) -> Plan:
     """At most `samples`, and nearly as many; few batches where x is large, for memory."""
     batches = int(np.clip(BATCH_ENTRIES // dimension, FEWEST_BATCHES, min(MOST_BATCHES, samples)))
     each = samples // batches
-    largest = LARGEST_STEP if dimension <= 2**14 else LARGEST_STEP // 8
-    count = max(size for size in (1, 4, 16, 64, LARGEST_STEP) if size <= max(1, min(largest, each // 8)))
+    count = max(size for size in (1, 4, 16, 64, LARGEST_STEP) if size <= max(1, min(together, each // 8)))
     return Plan(batches, count, np.asarray(each // count, np.int32))
 
 
-def plan_for_all(rows: int, dimension: int) -> Plan:
+def plan_for_all(rows: int, together: int) -> Plan:
     """One batch of everything."""
-    count = min(rows, LARGEST_STEP if dimension <= 2**14 else LARGEST_STEP // 8)
+    count = min(rows, together)
     return Plan(1, count, np.asarray(-(-rows // count), np.int32))
+
+
+def most_together(oracle: Oracle, x: PyTree, samples: tuple[PyTree | None, ...]) -> int:
+    """How many samples, of these shapes, to look at in one pass.
+
+    Where x is large, what a pass keeps of them on the way forward, to have it on the way back, may take the memory of
+    one more copy of x. That is much for a network, whose layers are larger than what they say of a sample, and little
+    for a function whose samples are as large as x.
+    """
+    if oracle.dimension <= LARGE:
+        return LARGEST_STEP
+
+    def kept(count: int) -> int:
+        def way_back(x: PyTree, batch: Batch) -> PyTree:
+            return replace(oracle, batch_size=count).look(oracle.coordinates.ravel(x), batch).pull
+
+        batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape), leaf.dtype), Batch(samples))
+        return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(way_back, x, batch)))
+
+    room = max(oracle.dimension, BATCH_ENTRIES) // max(kept(2) - kept(1), 1)
+    return int(np.clip(room, 1, LARGEST_STEP // 8))
 
 
 class Means(NamedTuple):
@@ -121,7 +144,7 @@ class Means(NamedTuple):
 
     objective: Float[Array, " k"]
     residuals: Float[Array, "k m"]
-    gradient: PyTree
+    gradient: PyTree  # a Spread over the batches, or the mean over all of them
 
 
 class View(NamedTuple):
@@ -173,7 +196,7 @@ def batch_means(
 ) -> Means:
     """One pass over the samples of a plan; `gradient` says what is to be pulled back from each step.
 
-    What is pulled back is kept for each batch, or (`apart=False`) only its mean over all of them.
+    What is pulled back (a vector) is kept as a `Spread` over the batches, or (`apart=False`) as the mean over all.
     """
 
     def one_step(step: Int[Array, ""]) -> Means:
@@ -185,21 +208,26 @@ def batch_means(
 
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(one_step, jnp.int32(0)))
 
-    def one_batch(batch: Int[Array, ""]) -> Means:
-        first = batch * plan.steps
-
+    def one_batch(batch: Int[Array, ""], start: PyTree) -> Means:
         def add(step: Int[Array, ""], total: Means) -> Means:
-            return jax.tree.map(jnp.add, total, one_step(first + step))
+            return jax.tree.map(jnp.add, total, one_step(batch * plan.steps + step))
 
-        return jax.lax.fori_loop(0, plan.steps, add, nothing)
+        return jax.lax.fori_loop(0, plan.steps, add, nothing._replace(gradient=start))
+
+    def kept(spread: Spread, batch: Int[Array, ""]) -> tuple[Spread, Means]:
+        seen = one_batch(batch, nothing.gradient)
+        return spread.plus(seen.gradient, batch), seen._replace(gradient=None)
+
+    def summed(total: PyTree, batch: Int[Array, ""]) -> tuple[PyTree, Means]:
+        seen = one_batch(batch, total)
+        return seen.gradient, seen._replace(gradient=None)
 
     numbers = jnp.arange(plan.batches, dtype=jnp.int32)
-    if apart:
-        return jax.lax.map(one_batch, numbers)
-
-    def merge(total: PyTree, batch: Int[Array, ""]) -> tuple[PyTree, Means]:
-        seen = one_batch(batch)
-        return jax.tree.map(lambda a, b: a + b / plan.batches, total, seen.gradient), seen._replace(gradient=None)
-
-    total, seen = jax.lax.scan(merge, nothing.gradient, numbers)
-    return seen._replace(gradient=total)
+    if not apart:
+        total, seen = jax.lax.scan(summed, nothing.gradient, numbers)
+        return seen._replace(gradient=jax.tree.map(lambda sum_: sum_ / plan.batches, total))
+    if is_large(plan.batches, nothing.gradient.size):
+        spread, seen = jax.lax.scan(kept, Spread.room(plan.batches, nothing.gradient), numbers)
+        return seen._replace(gradient=spread)
+    seen = jax.lax.map(lambda batch: one_batch(batch, nothing.gradient), numbers)
+    return seen._replace(gradient=Spread.of(seen.gradient))

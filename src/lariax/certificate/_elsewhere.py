@@ -10,9 +10,11 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from lariax.certificate._certificate import Certificate
-from lariax.certificate._certify import Part, _Ask, _Case, _given, _to_cone, findings, level_for, worded
+from lariax.certificate._certify import Findings, Part, _Ask, _Case, _given, _to_cone, findings, level_for, worded
 from lariax.certificate._draws import Means, Plan
+from lariax.certificate._interval import Level
 from lariax.certificate._multipliers import fit_dense, forms_jacobian
+from lariax.certificate._spread import Spread
 from lariax.oracle import Oracle, as_arrays, bind, sample_structure
 from lariax.problem import AbstractConstraint, Dataset, Problem
 from lariax.prox import AbstractProximable
@@ -97,7 +99,9 @@ class Court:
         return worded(case, found, y, at, self.ask, notes, fitted, draws)
 
 
-_findings = eqx.filter_jit(findings)
+@eqx.filter_jit
+def _findings(oracle: Oracle, means: Means, z: Float[Array, " d"], y: Float[Array, " m"], at: Level) -> Findings:
+    return findings(oracle, means._replace(gradient=Spread.of(means.gradient)), z, y, at)
 
 
 @eqx.filter_jit

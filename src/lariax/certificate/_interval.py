@@ -12,20 +12,18 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 from scipy import stats
 
+from lariax.certificate._spread import Spread, Vector
+
 REPLICATES = 2048  # sign flips behind each quantile, half of them the others the other way
-KEPT_ENTRIES = 2**21  # of the deviations of R; beyond that they are made again when needed
 FALSE_ALARM = 2e-3  # of the test for heavy tails, when the batch means are normal
 
 
 def _margin(batches: int) -> float:
     """How much longer than Student's the intervals are, for what a limited number of sign flips cannot show."""
     return 1.02 * (1 + 1.5 / batches)
-
-
-Vector = Float[Array, " p"]
 
 
 class Bounds(NamedTuple):
@@ -82,43 +80,60 @@ def kink_replicates(entries: int) -> int:
     return int(np.clip(2**22 // max(entries, 1), 32, 256))
 
 
-def length_interval(
-    means: Float[Array, "k p"], residual: Callable[[Vector], Vector], at: Level, *, kinks: bool
-) -> Bounds:
-    """The interval for || R(mu) ||, from k independent batch means of mu; a single one is exact.
+class Errors(NamedTuple):
+    """|| R || at the mean of k batches, and all that intervals need to know of its error. Arrays of few entries."""
 
-    With e the error of the overall mean, u the direction of R there and R' its derivative,
+    length: Float[Array, ""]
+    gram: Float[Array, "k k"]  # products of the batches' deviations of R with each other,
+    along: Float[Array, " k"]  # and with the direction of R
+    less: Float[Array, ""]  # how much ||R||^2 may fall short of its linearisation,
+    more: Float[Array, ""]  # or exceed it
+
+
+def length_interval(spread: Spread, residual: Callable[[Vector], Vector], at: Level, *, kinks: bool) -> Bounds:
+    """The interval for || R(mu) ||, from k independent batch means of mu; a single one is exact."""
+    return interval(errors(spread, residual, at, kinks=kinks), at)
+
+
+def errors(spread: Spread, residual: Callable[[Vector], Vector], at: Level, *, kinks: bool) -> Errors:
+    """What is seen of R at the mean; where it may bend within the error of the mean (`kinks`), by how much it does."""
+    k, mean = spread.batches, spread.mean
+    value, derivative = jax.linearize(residual, mean)
+    length, none = _norm(value), jnp.zeros((), mean.dtype)
+    if k == 1 or not mean.size:
+        return Errors(length, jnp.zeros((k, k), mean.dtype), jnp.zeros(k, mean.dtype), none, none)
+    slope = _slope(residual, derivative, spread) if kinks else derivative
+    gram, along = _products(spread, slope, value)
+    along = along / jnp.where(length > 0, length, 1)
+    less, more = _bends(residual, length, gram, along, spread, at) if kinks else (none, none)
+    return Errors(length, gram, jnp.where(jnp.max(jnp.abs(along)) > _rounding(spread), along, 0), less, more)
+
+
+def interval(seen: Errors, at: Level) -> Bounds:
+    """With e the error of the overall mean, u the direction of R there and R' its derivative,
 
         T = ||R||^2 - (its noise)  =  s^2 + 2 s A + B,     A = <u, R' e>,   B = ||R' e||^2 - (its mean)
 
     is the unbiased squared length from all pairs of different batches. Flipping the signs of the batches' deviations
-    gives the joint law of (A, B), and each flip the s that explains T: the ends are quantiles of these. `kinks` says
-    that R may bend within the error of the mean; how much it bends is measured there and given away at both ends.
+    gives the joint law of (A, B), and each flip the s that explains T: the ends are quantiles of these. What R bends is
+    given away at both ends.
     """
-    k = means.shape[0]
-    mean = jnp.mean(means, axis=0)
-    value, derivative = jax.linearize(residual, mean)
-    length = _norm(value)
-    if k == 1 or not means.shape[1]:
+    length, gram, along, less, more = seen
+    k, dtype = gram.shape[0], length.dtype
+    if k == 1:
         return Bounds(length, length, length, jnp.asarray(False))
-    slope = _slope(residual, derivative, means, mean) if kinks else derivative
-    gram, along = _products(means, mean, slope, value / jnp.where(length > 0, length, 1))
-    signs = _signs(k).astype(means.dtype)
-
-    own = jnp.diag(gram)
-    squared = length**2 - jnp.sum(own) / (k * (k - 1))
+    signs = _signs(k).astype(dtype)
+    squared = length**2 - jnp.trace(gram) / (k * (k - 1))
     scale = at.stretch / float(np.sqrt(k * (k - 1)))
     first = scale * (signs @ along)
     second = scale**2 * jnp.sum((signs @ _pairs(gram)) * signs, axis=1)
     first, second = jnp.concatenate([first, -first]), jnp.concatenate([second, second])  # and all signs the other way
     lengths = jnp.maximum(jnp.sqrt(jnp.maximum(first**2 + squared - second, 0)) - first, 0)
     lower, low, high = jnp.quantile(lengths, jnp.stack([at.tail / 2, at.tail, 1 - at.tail]))
-    if kinks:  # within reach of one, the noise has had a say in which face R sees: the lower end is more careful then
-        less, more = _bends(residual, slope, value, means, mean, signs, at)
-        careful = jnp.where(less + more > jnp.finfo(means.dtype).eps * 64 * high**2, lower, low)
-        low, high = jnp.sqrt(jnp.maximum(careful**2 - less, 0)), jnp.sqrt(high**2 + more)
-    rounding = 64 * jnp.finfo(means.dtype).eps * jnp.max(jnp.abs(means))
-    down, up, heavy = _tails(jnp.where(jnp.max(jnp.abs(along)) > rounding, along, 0), at)
+    # within reach of a kink, the noise has had a say in which face R sees: the lower end is more careful then
+    careful = jnp.where(less + more > jnp.finfo(dtype).eps * 64 * high**2, lower, low)
+    low, high = jnp.sqrt(jnp.maximum(careful**2 - less, 0)), jnp.sqrt(high**2 + more)
+    down, up, heavy = _tails(along, at)
     low, high = jnp.maximum(low - down, 0), high + up
     return Bounds(jnp.clip(jnp.sqrt(jnp.maximum(squared, 0)), low, high), low, high, heavy)
 
@@ -133,6 +148,11 @@ def mean_intervals(means: Float[Array, "k m"], at: Level) -> Bounds:
     half = at.rows * jnp.sqrt(jnp.sum(deviations**2, axis=0) / (k * (k - 1)))
     down, up, heavy = jax.vmap(lambda column: _tails(column, at), in_axes=1)(deviations)
     return Bounds(mean, mean - half - down, mean + half + up, heavy)
+
+
+def _rounding(spread: Spread) -> Float[Array, ""]:
+    """Below which a deviation is none."""
+    return 64 * jnp.finfo(spread.mean.dtype).eps * (jnp.max(jnp.abs(spread.mean)) + spread.largest)
 
 
 def _norm(vector: Vector) -> Float[Array, ""]:
@@ -160,16 +180,14 @@ def _pairs(gram: Float[Array, "k k"]) -> Float[Array, "k k"]:
 
 
 def _slope(
-    residual: Callable[[Vector], Vector],
-    derivative: Callable[[Vector], Vector],
-    means: Float[Array, "k p"],
-    mean: Vector,
+    residual: Callable[[Vector], Vector], derivative: Callable[[Vector], Vector], spread: Spread
 ) -> Callable[[Vector], Vector]:
     """R' of a deviation; where it is not finite (coinciding singular values), a secant as long as the error."""
+    mean = spread.mean
     if "svd" not in str(jax.make_jaxpr(residual)(mean)):
         return derivative
-    root = float(np.sqrt(means.shape[0]))
-    smooth = jnp.all(jnp.isfinite(derivative(means[0] - mean)))
+    root = float(np.sqrt(spread.batches))
+    smooth = jnp.all(jnp.isfinite(derivative(spread.contrast(jnp.asarray(0)))))
 
     def secant(deviation: Vector) -> Vector:
         return (residual(mean + deviation / root) - residual(mean - deviation / root)) * (root / 2)
@@ -178,40 +196,44 @@ def _slope(
 
 
 def _products(
-    means: Float[Array, "k p"], mean: Vector, slope: Callable[[Vector], Vector], direction: Vector
+    spread: Spread, slope: Callable[[Vector], Vector], direction: Vector
 ) -> tuple[Float[Array, "k k"], Float[Array, " k"]]:
     """The products of the deviations of R with each other, and with a direction; for large x without keeping them."""
-    if means.size <= KEPT_ENTRIES:
-        spread = jax.lax.map(lambda batch: slope(batch - mean), means)
-        return jnp.matmul(spread, spread.T, precision="highest"), spread @ direction
+    numbers = jnp.arange(spread.batches - 1)
+    if not spread.is_short:
+        moved = jax.lax.map(slope, spread.contrasts)
+        gram, along = jnp.matmul(moved, moved.T, precision="highest"), moved @ direction
+    else:
 
-    def products(batch: Vector) -> tuple[Float[Array, " k"], Float[Array, ""]]:
-        own = slope(batch - mean)
-        return jax.lax.map(lambda other: jnp.sum(own * slope(other - mean)), means), jnp.sum(own * direction)
+        def products(j: Int[Array, ""]) -> Float[Array, " k-1"]:
+            own = slope(spread.contrast(j))
+            return jax.lax.map(lambda other: jnp.sum(own * slope(spread.contrast(other))), numbers)
 
-    return jax.lax.map(products, means)
+        along = jax.lax.map(lambda j: jnp.sum(slope(spread.contrast(j)) * direction), numbers)
+        gram = jax.lax.map(products, numbers)
+    mixed = jnp.matmul(spread.mixing, gram, precision="highest")
+    return jnp.matmul(mixed, spread.mixing.T, precision="highest"), spread.mixing @ along
 
 
 def _bends(
     residual: Callable[[Vector], Vector],
-    slope: Callable[[Vector], Vector],
-    value: Vector,
-    means: Float[Array, "k p"],
-    mean: Vector,
-    signs: Float[Array, "r k"],
+    length: Float[Array, ""],
+    gram: Float[Array, "k k"],
+    along: Float[Array, " k"],
+    spread: Spread,
     at: Level,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """By how much ||R||^2 falls short of its linearisation, or exceeds it, within the error of the mean."""
-    k, p = means.shape
-    some = signs[: kink_replicates(p) // 2]
-
-    def bend(weights: Float[Array, " k"]) -> Float[Array, ""]:
-        scaled = weights * (at.kink_stretch / float(np.sqrt(k * (k - 1))))
-        error = jnp.matmul(scaled, means, precision="highest") - jnp.sum(scaled) * mean
-        return jnp.sum(residual(mean + error) ** 2) - jnp.sum((value + slope(error)) ** 2)
-
-    bent = jax.lax.map(bend, jnp.concatenate([some, -some]), batch_size=16 if p <= 2**12 else None)
-    least, most = jnp.quantile(bent, jnp.stack([at.kink_tail, 1 - at.kink_tail]))
+    k, p = spread.batches, spread.mean.size
+    some = _signs(k)[: kink_replicates(p) // 2] * (jnp.asarray(at.kink_stretch) / float(np.sqrt(k * (k - 1))))
+    flips = jnp.concatenate([some, -some])
+    linear = length**2 + 2 * length * (flips @ along) + jnp.sum((flips @ gram) * flips, axis=1)
+    seen = jax.lax.map(
+        lambda weights: jnp.sum(residual(spread.mean + spread.deviation(weights)) ** 2),
+        flips,
+        batch_size=16 if p <= 2**12 else None,
+    )
+    least, most = jnp.quantile(seen - linear, jnp.stack([at.kink_tail, 1 - at.kink_tail]))
     return jnp.maximum(-least, 0), jnp.maximum(most, 0)
 
 

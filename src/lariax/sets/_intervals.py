@@ -76,9 +76,9 @@ class AbstractIntervals(AbstractSet):
         allow = allowance(x, tolerance)
 
         def nearest(leaf: Array, target: Array, lower: Array, upper: Array) -> Array:
-            downwards = jnp.where(_near(leaf, lower, allow) | (leaf < lower), jnp.minimum(target, 0), 0)
-            upwards = jnp.where(_near(leaf, upper, allow) | (leaf > upper), jnp.maximum(target, 0), 0)
-            return downwards + upwards
+            downwards = (_near(leaf, lower, allow) | (leaf < lower)) & (target < 0)
+            upwards = (_near(leaf, upper, allow) | (leaf > upper)) & (target > 0)
+            return jnp.where(downwards | upwards, target, 0)
 
         return jax.tree.map(nearest, x, direction, *self._bounds(x))
 
