@@ -11,7 +11,6 @@ import argparse
 import datetime as dt
 import os
 import time
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -24,27 +23,32 @@ import jax.numpy as jnp
 import numpy as np
 
 import lariax as lx
+from benchmarks._results import write
 from lariax.certificate import SequentialTest
 from lariax.certificate import _certify as inside
 
 D = 12
-RESULTS = Path(__file__).parent / "RESULTS.md"
 TITLE = "## Coverage of the certificate"
 
 
-class Noise(eqx.Module):
-    """Independent entries of mean 0: normal, or with a Pareto tail of index `tail` on both sides or on one."""
+class Normal(eqx.Module):
+    """Independent normal entries."""
 
-    tail: jax.Array  # infinite: normal
+    def __call__(self, key):
+        return jax.random.normal(key, (2, D))
+
+
+class Pareto(eqx.Module):
+    """Independent entries of mean 0 with a Pareto tail of index `tail` on both sides, or on one."""
+
+    tail: jax.Array
     one_sided: jax.Array
 
     def __call__(self, key):
-        flat, side, size = jax.random.split(key, 3)
-        index = jnp.where(jnp.isfinite(self.tail), self.tail, 4.0)
-        pareto = jax.random.uniform(size, (2, D), minval=1e-12) ** (-1 / index) - 1
+        side, size = jax.random.split(key)
+        pareto = jax.random.uniform(size, (2, D), minval=1e-12) ** (-1 / self.tail) - 1
         both = pareto * jnp.where(jax.random.bernoulli(side, 0.5, (2, D)), 1, -1)
-        heavy = jnp.where(self.one_sided, pareto - 1 / (index - 1), both)
-        return jnp.where(jnp.isfinite(self.tail), heavy, jax.random.normal(flat, (2, D)))
+        return jnp.where(self.one_sided, pareto - 1 / (self.tail - 1), both)
 
 
 class Objective(eqx.Module):
@@ -141,9 +145,10 @@ class Outcome(NamedTuple):
 
 def problem_of(case: Case) -> lx.Problem:
     array = jnp.asarray
+    noise = Pareto(array(case.tail), array(case.one_sided)) if np.isfinite(case.tail) else Normal()
     return lx.Problem(
         Objective(array(case.slope), array(case.noise)),
-        samples=lx.Distribution(Noise(array(case.tail), array(case.one_sided))),
+        samples=lx.Distribution(noise),
         constraints={
             "q": lx.AtMost(Inequality(array(case.normal), array(case.constraint_noise)), array(float(case.bound)))
         },
@@ -158,11 +163,24 @@ def _repeat(problem: lx.Problem, x: Any, given: Any, keys: Any, draws: int, at: 
     def one(key):
         case = inside._case(problem, x, inside._Ask(draws, 0.95, 0.0), key, "samples", halves=True)
         half, part = case.fit, case.judge
-        fitted = inside.fit(half.oracle, half.feeds, x, jax.random.fold_in(key, 0), half.plan)
-        y = jnp.where(jnp.isnan(given), fitted, given)
+
+        def fitted():
+            return inside.fit(half.oracle, half.feeds, x, jax.random.fold_in(key, 0), half.plan)
+
+        y = jax.lax.cond(jnp.isnan(given), fitted, lambda: jnp.full(1, given))
         return y, inside.judge(part.oracle, part.feeds, x, y, jax.random.fold_in(key, 1), part.plan, at)
 
     return jax.lax.map(one, keys)
+
+
+@eqx.filter_jit
+def _truths(problem: lx.Problem, x: Any, slopes: Any) -> Any:
+    """Stationarity and the natural residual of x for gradients of the Lagrangian."""
+    within = problem.within
+    return (
+        jax.vmap(lambda g: within.stationarity(x, g))(slopes),
+        jax.vmap(lambda g: jnp.linalg.norm(x - within.project(x - g)))(slopes),
+    )
 
 
 def repeat(case: Case, repetitions: int, draws: int, confidence: float = 0.95, seed: int = 0) -> Outcome:
@@ -174,16 +192,18 @@ def repeat(case: Case, repetitions: int, draws: int, confidence: float = 0.95, s
     at = inside.level_for(part.oracle, part.plan, confidence)
     y, found = _repeat(problem, x, jnp.asarray(float(case.given)), keys, 2 * draws, at)
     slope = jnp.asarray(case.slope) + y * jnp.asarray(case.normal)
-    stationarity = np.asarray(jax.vmap(lambda g: problem.within.stationarity(x, g))(slope))
+    stationarity, natural = map(np.asarray, _truths(problem, x, slope))
     residual = float(np.asarray(case.normal) @ np.asarray(case.x) - case.bound)
     truths = {
         "stationarity": stationarity,
+        "natural residual": natural,
         "feasibility": np.full(repetitions, max(residual, 0.0)),
         "complementarity": np.abs(np.asarray(y)[:, 0] * residual),
         "q": np.full(repetitions, residual),
     }
     bounds = {
         "stationarity": found.stationarity,
+        "natural residual": found.natural_residual,
         "feasibility": found.feasibility,
         "complementarity": found.complementarity,
         "q": jax.tree.map(lambda each: each[:, 0], found.residuals),
@@ -202,6 +222,14 @@ def repeat(case: Case, repetitions: int, draws: int, confidence: float = 0.95, s
     )
 
 
+@eqx.filter_jit
+def _on_face(problem: lx.Problem, x: Any, mean: Any, errors: Any) -> Any:
+    """The residual of a gradient, and what errors of the gradient do to it on the face where it lies."""
+    oracle, _ = inside._bound(problem, x, problem.sources)
+    value, face = jax.linearize(inside._to_cone(oracle, x), mean)
+    return value, jax.vmap(face)(errors)
+
+
 def oracle_width(case: Case, draws: int, confidence: float = 0.95) -> float:
     """The mean length of the interval of one who knows the noise: its law, and the face, but not the mean.
 
@@ -217,11 +245,9 @@ def oracle_width(case: Case, draws: int, confidence: float = 0.95) -> float:
         return float("nan")  # the multiplier varies, and the face with it
     mean = jnp.asarray(case.slope) + y * jnp.asarray(case.normal)
     scale = np.sqrt(np.asarray(case.noise) ** 2 + (y * case.constraint_noise) ** 2) / np.sqrt(draws)
-    residual = inside._to_cone(inside._bound(problem, x, problem.sources)[0], x)
     nudge = mean if "degenerate" not in case.name else mean - 1e-6  # all that may be free is free
-    value, face = jax.linearize(residual, nudge)
-    errors = np.asarray(jax.vmap(face)(jnp.asarray(scale * rng.standard_normal((4000, D)))))
-    value = np.asarray(value) if "degenerate" not in case.name else 0 * np.asarray(value)
+    value, errors = map(np.asarray, _on_face(problem, x, nudge, jnp.asarray(scale * rng.standard_normal((4000, D)))))
+    value = value if "degenerate" not in case.name else 0 * value
     noise = np.mean(np.sum(errors**2, axis=1))
     if noise < 1e-20:
         return float("nan")
@@ -239,9 +265,9 @@ def oracle_width(case: Case, draws: int, confidence: float = 0.95) -> float:
 
 def table(repetitions: int, draws: int) -> list[str]:
     lines = [
-        "| case | stationarity | feasibility | complementarity | constraint | warned | covered or warned | width | "
-        "oracle | ratio | width at 4 times the draws |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "| case | stationarity | natural residual | feasibility | complementarity | constraint | warned | "
+        "covered or warned | width | oracle | ratio | width at 4 times the draws |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for case in cases():
         began = time.perf_counter()
@@ -289,7 +315,7 @@ def cost() -> list[str]:
         samples=lx.Distribution(jax.random.key_data),
         constraints={"sphere": lx.AtMost(lambda x: x @ x, 1.0, samples=None)},
     )
-    lines = ["| x | draws | seconds after compiling |", "|---|---|---|"]
+    lines = ["| x | draws | seconds of CPU after compiling |", "|---|---|---|"]
     for name, which, x, draws in (
         ("50 variables", problem, jnp.full(50, 0.3), 10_000),
         ("50 variables", problem, jnp.full(50, 0.3), 100_000),
@@ -297,20 +323,54 @@ def cost() -> list[str]:
         ("1,000,000 variables", large, jnp.zeros(1_000_000, jnp.float32), 256),
     ):
         lx.certify(which, x, draws=draws)
-        began = time.perf_counter()
+        began = time.process_time()
         made = lx.certify(which, x, draws=draws, seed=1)
-        lines.append(f"| {name} | {made.draws:,} | {time.perf_counter() - began:.2f} |")
+        lines.append(f"| {name} | {made.draws:,} | {time.process_time() - began:.2f} |")
         print(lines[-1], flush=True)
     return lines
 
 
-def write_section(title: str, lines: list[str]) -> None:
-    """Put a section into the results, in the place of the one of the same title."""
-    text = RESULTS.read_text() if RESULTS.exists() else "# Results\n"
-    before, found, after = text.partition(f"{title}\n")
-    following = after.find("\n## ")
-    after = after[following:] if found and following >= 0 else ""
-    RESULTS.write_text(f"{before.rstrip()}\n\n{title}\n\n" + "\n".join(lines) + "\n" + after)
+def memory(side: int = 1000) -> list[str]:
+    """What the compiler sets aside for a certificate of a linear layer, in copies of it."""
+    key, x = jax.random.key(0), jnp.full(side**2, 1 / side**2, jnp.float32)
+    lines = ["| x lies | fit a multiplier | draw | stationarity | natural residual |", "|---|---|---|---|---|"]
+    places = {
+        "anywhere": {},
+        "in a box": {"within": lx.sets.Box(-1.0, 1.0)},
+        "under a 1-norm": {"regularizer": lx.prox.L1(0.1)},
+        "in a simplex": {"within": lx.sets.Simplex()},
+    }
+    for place, options in places.items():
+        problem = lx.Problem(
+            lambda x, z: 0.5 * jnp.sum((x.reshape(side, side) @ z - 1) ** 2),
+            samples=lx.Distribution(lambda key: jax.random.normal(key, (side,), jnp.float32)),
+            constraints={"norm": lx.AtMost(lambda x: x @ x, 1.0, samples=None)},
+            **options,
+        )
+        case = inside._case(problem, x, inside._Ask(10_000, 0.95, 0.0), key, "samples", halves=True)
+        half, part, y = case.fit, case.judge, jnp.zeros(1, jnp.float32)
+        at = inside.level_for(part.oracle, part.plan, 0.95)
+        draw = (inside._means, part.oracle, part.feeds, x, y, key, part.plan)
+        shapes = eqx.filter_eval_shape(*draw).gradient
+        spread = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        held = sum(leaf.nbytes for leaf in spread)
+        copies = [
+            _bytes(inside.fit, half.oracle, half.feeds, x, key, half.plan),
+            _bytes(*draw),
+            held + _bytes(inside._stationarity, part.oracle, spread, x, at, bool(options)),
+        ]
+        if options:
+            copies.append(held + _bytes(inside._natural_residual, part.oracle, spread, x, at))
+        cells = [f"{bytes_ / x.nbytes:.1f}" for bytes_ in copies] + [""] * (4 - len(copies))
+        lines.append(f"| {place} | {' | '.join(cells)} |")
+        print(lines[-1], flush=True)
+    return lines
+
+
+def _bytes(program: Any, *arguments: Any) -> int:
+    """Beyond the arguments."""
+    account = program.lower(*arguments).compile().compiled.memory_analysis()
+    return account.temp_size_in_bytes + account.output_size_in_bytes
 
 
 def main() -> None:
@@ -318,12 +378,13 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=2000)
     parser.add_argument("--draws", type=int, default=2048)
     options = parser.parse_args()
-    costs = cost()
+    costs, copies = cost(), memory()
     runs = options.repetitions // 2
     stops = wrong_stops(runs, looks=8, draws=options.draws // 2, above=1.01)
     print(f"wrong stops: {100 * stops:.1f} % of {runs:,} runs of 8 looks", flush=True)
-    lines = table(options.repetitions, options.draws)
-    about = [
+    lines = [
+        TITLE,
+        "",
         f"`python -m benchmarks.coverage --repetitions {options.repetitions} --draws {options.draws}`, "
         f"{dt.date.today().isoformat()}, {os.cpu_count()} cores.",
         "",
@@ -331,15 +392,19 @@ def main() -> None:
         f"{options.draws:,} draws that judge and, where multipliers are fitted, as many that fit. 12 variables. "
         "The oracle knows the noise and the face, and has all the draws. Warned: of heavy tails.",
         "",
-    ]
-    more = [
+        *table(options.repetitions, options.draws),
         "",
         f"The sequential stop, {runs:,} runs of 8 looks where the truth is 1 % above the tolerance, at 95 %: "
         f"{100 * stops:.1f} % stop.",
         "",
         *costs,
+        "",
+        "Memory of a certificate of a linear layer of 1,000,000 weights in single precision, in copies of it beyond "
+        "itself, as the compiler accounts for it; the parts come one after the other.",
+        "",
+        *copies,
     ]
-    write_section(TITLE, about + lines + more)
+    write("coverage", "\n".join(lines))
 
 
 if __name__ == "__main__":

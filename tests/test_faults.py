@@ -88,6 +88,20 @@ class TestStream:
             lx.solve(problem_on(Loader(gate.wait, 0)), jnp.ones(2), method, seconds=0.2)
         gate.set()
 
+    def test_a_stall_while_resuming(self, method, tmp_path):
+        """Reading over the rows that the run has had takes no longer than the run has, and loses no checkpoint."""
+        lx.solve(problem_on(Loader(broken, None)), jnp.ones(2), method, iterations=600, checkpoint=tmp_path)
+        before = {path.name: path.read_bytes() for path in tmp_path.glob("*.lariax")}
+        gate = threading.Event()
+        for after in (0, 10, 30):  # at the first row, on the way, in the block of the checkpoint
+            with pytest.raises(TimeoutError, match=r"gave no row|checkpoint is intact.*seconds="):
+                lx.resume(tmp_path, problem_on(Loader(gate.wait, after)), seconds=0.3)
+        gate.set()
+        assert {path.name: path.read_bytes() for path in tmp_path.glob("*.lariax")} == before
+        whole = lx.solve(problem_on(Loader(broken, None)), jnp.ones(2), method, iterations=1000)
+        rest = lx.resume(tmp_path, problem_on(Loader(broken, None)), iterations=400)
+        np.testing.assert_array_equal(rest.x, whole.x)
+
     def test_ctrl_c_during_a_stall(self, method):
         gate = threading.Event()
 

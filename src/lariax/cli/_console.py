@@ -77,6 +77,8 @@ class Screen:
             self.fail(WRONG_INPUT, str(error))
         except KeyboardInterrupt:
             self.fail(STOPPED, "stopped before there was anything to keep.")
+        except (TimeoutError, MemoryError) as error:
+            self.fail(FAILED, str(error))
         except (ValueError, TypeError) as error:
             lines = own_lines(error, file)
             self.fail(FAILED if lines else WRONG_INPUT, f"{error}{lines}")

@@ -250,10 +250,15 @@ class Feeder:
     def go_to(self, place: Mapping[str, Any], length: int, counts: list[int]) -> None:
         """Read on to the latest block of another feeder, which began where this one did or was told to."""
         first, marks = place["first"], place["marks"]
-        self._read(lambda reader, i: None if "state" in marks.get(i, {}) else reader.skip(first * counts[i]))
+        known = [i for i in self._readers if "state" in marks.get(i, {})]
+        there = self._read(lambda reader, i: None if i in known else reader.skip(first * counts[i]))
         for i, reader in self._readers.items():
             reader.taken = first * counts[i]
-        self.block(first, length, counts)
+        if not there or self.block(first, length, counts) is None:
+            raise TimeoutError(
+                "the Stream did not give the rows up to the place of the checkpoint in the time that the run has. The "
+                "checkpoint is intact: resume when the rows come, or with more seconds=."
+            )
         enough = self._last >= first + place["complete"] - 1
         if not enough or self._sum(place["complete"]) != place["sum"]:
             raise ValueError(

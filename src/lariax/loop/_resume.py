@@ -22,6 +22,7 @@ from lariax.loop._drive import Drive, Position, Snapshot
 from lariax.loop._feed import Feeder
 from lariax.loop._fingerprint import differences, environment, functions_of, parts_of
 from lariax.loop._looks import Looks, Sight
+from lariax.loop._options import explains_options
 from lariax.loop._progress import ProgressBar
 from lariax.loop._result import Result
 from lariax.loop._run import Run, begin_traced, rhythm
@@ -32,6 +33,7 @@ from lariax.oracle import LariaxWarning, Oracle, bind
 from lariax.problem import Problem, Stream, describe_shape, first_nonfinite
 
 
+@explains_options
 def resume(
     folder: str | os.PathLike[str],
     problem: Problem | None = None,
@@ -77,7 +79,7 @@ def resume(
         plan = saved.plan
         budget = Budget(*given) if afresh else Budget(None, None, plan.seconds, time.perf_counter() - saved.elapsed)
         with ProgressBar(progress, budget) as bar:
-            start = restored(saved, problem, x0, method)
+            start = restored(saved, problem, x0, method, budget.out_of_time)
             drive = _drive(saved, start, budget, afresh, bar, callback)
             if not drive.ended:
                 plan = replace(plan, first=drive.first, last=drive.last, seconds=budget.seconds)
@@ -136,13 +138,20 @@ def _drive(
     return Drive(start, position, budget, first if afresh else plan.first, last, looks, bar, callback)
 
 
-def restored(saved: Saved, problem: Problem, x0: PyTree | None, method: AbstractMethod | None) -> Start:
-    """The run of a checkpoint, ready to go on; everything in the file is checked against the problem."""
+def restored(
+    saved: Saved,
+    problem: Problem,
+    x0: PyTree | None,
+    method: AbstractMethod | None,
+    give_up: Callable[[], bool] = lambda: False,
+) -> Start:
+    """The run of a checkpoint, ready to go on; everything in the file is checked against the problem. `give_up`: when
+    to stop waiting for the rows of a Stream."""
     _check_numbers(saved)
     plan = saved.plan
     x = _like_x(plan, x0)
     settings, found = plan.settings, _method(plan, method)
-    feeder = _feeder(problem, saved)
+    feeder = _feeder(problem, saved, give_up)
     samples = feeder.structures()
     oracle = _bound(problem, x, samples, settings.batch_size, found)
     if method is not None:
@@ -252,7 +261,7 @@ def _method(plan: Plan, given: AbstractMethod | None) -> AbstractMethod:
     return given
 
 
-def _feeder(problem: Problem, saved: Saved) -> Feeder:
+def _feeder(problem: Problem, saved: Saved, give_up: Callable[[], bool]) -> Feeder:
     streams = [i for i, source in enumerate(problem.sources) if isinstance(source, Stream)]
     if not streams:
         return Feeder(problem.sources)
@@ -269,7 +278,7 @@ def _feeder(problem: Problem, saved: Saved) -> Feeder:
                 "the rows of this Stream are used up: it is a generator, or another iterator, that has been read. A "
                 "resumed run reads over the rows that it has had: make the Stream, and the problem, again."
             )
-    return Feeder(problem.sources, marks=marks)
+    return Feeder(problem.sources, give_up, marks)
 
 
 def _is_mark(mark: Any) -> bool:

@@ -1,11 +1,9 @@
 """`solve`: what is asked for, checked and set going."""
 
-import difflib
 import functools
-import inspect
 import os
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +14,7 @@ from lariax.loop._checkpoint import Checkpoint, Keeper, new_folder, remember
 from lariax.loop._drive import Drive, Position, Snapshot
 from lariax.loop._ledger import Ledger
 from lariax.loop._looks import Looked, Looks
+from lariax.loop._options import explains_options
 from lariax.loop._progress import ProgressBar
 from lariax.loop._result import History, Result, outcome
 from lariax.loop._run import advance, conclude
@@ -24,27 +23,8 @@ from lariax.loop._start import Start, continued, fresh, last_iteration
 from lariax.methods import AbstractMethod
 from lariax.problem import Problem
 
-P = ParamSpec("P")
-R = TypeVar("R")
 
-
-def _explains_options(function: Callable[P, R]) -> Callable[P, R]:
-    """Say what was meant when an option is misspelt."""
-    options = list(inspect.signature(function).parameters)
-
-    @functools.wraps(function)
-    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-        for name in kwargs:
-            if name not in options:
-                close = difflib.get_close_matches(name, options, n=1)
-                hint = f"Did you mean {close[0]!r}? " if close else ""
-                raise TypeError(f"{function.__name__} has no option {name!r}. {hint}It takes {', '.join(options)}.")
-        return function(*args, **kwargs)
-
-    return checked
-
-
-@_explains_options
+@explains_options
 def solve(
     problem: Problem,
     x0: PyTree | Result,
@@ -71,7 +51,7 @@ def solve(
             one stopped, to the same bits as one longer run, with its method, batch size, seed and output.
         method: one of the methods of Lariax; "auto" chooses by the structure of the problem.
         iterations, draws, seconds: budgets, at least one; the first reached ends the run.
-        batch_size: samples an iteration from each source, 1 by default.
+        batch_size: samples an iteration from each source, by default 1, or the fewest that the method takes.
         seed: the same seed gives the same bits. An integer, 0 by default.
         output: "last" (default); "random": the point after an iteration drawn uniformly, as the theorems want it; or
             "best": of the points that were looked at, the one with the lowest certified upper ends.
@@ -115,7 +95,7 @@ def solve(
         if isinstance(x0, Result):
             start = continued(problem, x0, *given)
         else:
-            start = fresh(problem, x0, *given, give_up=budget.out_of_time)
+            start = fresh(problem, x0, *given, budget)
         looking = tolerance is not None or start.settings.output == "best"
         if start.traced:
             watched = progress or looking or callback is not None or checkpoint is not None

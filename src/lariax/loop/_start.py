@@ -1,6 +1,6 @@
 """The start of a run: from a point, or from where another run stopped."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -45,9 +45,9 @@ def fresh(
     batch_size: int | None,
     seed: Any,
     output: str | None,
-    give_up: Callable[[], bool],
+    budget: Budget,
 ) -> Start:
-    """A run from a point. `give_up`: when to stop waiting for the first rows of a Stream."""
+    """A run from a point."""
     batch_size = 1 if batch_size is None else batch_size
     seed = 0 if seed is None else seed
     output = "last" if output is None else output
@@ -57,14 +57,18 @@ def fresh(
         raise ValueError(f"output must be one of {', '.join(map(repr, OUTPUTS))}, found {output!r}.")
     x = as_point(problem, x0)
     method, choice = _choose(method, problem)
-    feeder = Feeder(problem.sources, give_up)
+    feeder = Feeder(problem.sources, budget.out_of_time)
     structures = feeder.structures()
-    batch_size = max(int(batch_size), method.smallest_batch)
+    wanted, batch_size = int(batch_size), max(int(batch_size), method.smallest_batch)
     oracle = bind(problem, x, structures, batch_size=batch_size, copies=method.copies, has_slacks=method.wants_slacks)
     if choice:
         method, choice = _reconsidered(method, choice, oracle)
     method = in_precision(method.prepare(oracle, x), oracle.dtype)
     beat = rhythm(oracle, method, structures)
+    _check_draws(budget, beat.start, oracle, method)
+    if batch_size != wanted and oracle.draws_per_iteration:
+        remark = f"Batches are of {batch_size} samples, the fewest that {type(method).__name__} takes."
+        choice = f"{choice} {remark}".lstrip()
     fed = feeder.start(beat.start, beat.block, oracle.sample_counts)
     key = as_key(seed)
     traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((x, key, method, oracle)))
@@ -123,6 +127,16 @@ def continued(
     )
 
 
+def _check_draws(budget: Budget, batches: int, oracle: Oracle, method: AbstractMethod) -> None:
+    """Refuse a budget that the start alone would exceed."""
+    taken = batches * oracle.draws_per_iteration
+    if budget.draws is not None and budget.draws < taken:
+        raise ValueError(
+            f"draws={budget.draws:,} is less than the {taken:,} that the start of {type(method).__name__} takes "
+            f"({batches} times the {oracle.draws_per_iteration:,} of an iteration). Give more, or a smaller batch_size."
+        )
+
+
 def _keeps(name: str, kept: Any, found: Any) -> str:
     return f"a continued run keeps its {name}={kept!r}, found {found!r}. Start a new run from result.x."
 
@@ -176,6 +190,12 @@ def last_iteration(start: Start, budget: Budget, first: int, taken: int, looks: 
             "nothing in this problem is random, so a budget of draws never ends. Say iterations= or seconds=."
         )
     if looks and last is not None and budget.draws is not None:
+        left, needed = budget.draws - taken, looks.draws_for(first)
+        if left < needed:
+            raise ValueError(
+                f"draws={budget.draws:,} leaves {left:,} after the start, and the certificate of tolerance= or "
+                f'output="best" takes {needed:,}. Give more.'
+            )
         last = looks.last_iteration(first, last, budget.draws - taken)
     return last
 
