@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: demo test browser lint format bench rates rivals peers audit kill soak clean
+.PHONY: demo test browser lint format bench rates rivals peers audit kill soak overhead clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -49,6 +49,9 @@ kill: $(VENV)/.ready          ## kill 200 runs at random moments, resume them, c
 
 soak: $(VENV)/.ready          ## an hour of one run: do memory and speed stay flat?
 	$(BIN)/python -m benchmarks.soak
+
+overhead: $(VENV)/.ready      ## what checkpoints cost, as a ratio
+	$(BIN)/python -m benchmarks.overhead
 
 audit: $(VENV)/.ready         ## known vulnerabilities of the pinned versions: 0 none, 1 some, 3 could not be looked up
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[audit]'

@@ -11,7 +11,10 @@ multipliers, draws, evaluations and the whole history.
 """
 
 import argparse
+import contextlib
+import datetime as dt
 import os
+import platform
 import random
 import shutil
 import signal
@@ -21,8 +24,11 @@ import time
 import traceback
 import warnings
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from benchmarks._results import write
 
 ROWS, SEED = 200, 5
 EVERY = 0.02  # seconds between checkpoints: a good part of the kills comes while one is being written
@@ -252,7 +258,7 @@ def _trial(case: str, tally: Tally, span: Span, draw: random.Random, home: Path,
 
 
 def trials(runs: int, seed: int, cases: dict[str, Any], home: Path) -> dict[str, Tally]:
-    """So many runs, of all cases in turn."""
+    """So many runs, of all cases in turn; fewer after Ctrl-C."""
     import lariax  # noqa: F401 (so that the processes that are forked have it)
 
     draw, cache = random.Random(seed), home / "cache"
@@ -263,10 +269,11 @@ def trials(runs: int, seed: int, cases: dict[str, Any], home: Path) -> dict[str,
         spans[case] = _timed(case, home / "undisturbed" / case, home / "answer.npz", cache)
         if not _equal(home / "answer.npz", home / f"{case}.npz"):
             raise SystemExit(f"{case}: checkpoints change the answer")
-    for i in range(runs):
-        case = list(cases)[i % len(cases)]
-        tallies[case] = _trial(case, tallies[case], spans[case], draw, home, cache)
-        print(f"{i + 1}. {case}: {tallies[case]}", flush=True)
+    with contextlib.suppress(KeyboardInterrupt):  # what was done until then counts
+        for i in range(runs):
+            case = list(cases)[i % len(cases)]
+            tallies[case] = _trial(case, tallies[case], spans[case], draw, home, cache)
+            print(f"{i + 1}. {case}: {tallies[case]}", flush=True)
     return tallies
 
 
@@ -282,6 +289,23 @@ def table(tallies: dict[str, Tally]) -> str:
     return "\n".join(lines)
 
 
+def _about(runs: int, seed: int, tallies: dict[str, Tally]) -> str:
+    late = sum(tally.late for tally in tallies.values())
+    return "\n".join(
+        [
+            "## Survival: killed and resumed",
+            "",
+            f"`python -m benchmarks.kill --runs {runs} --seed {seed}`, {dt.date.today().isoformat()}, {os.cpu_count()} "
+            f"cores shared with other work; Python {platform.python_version()}, jax {version('jax')}.",
+            "",
+            f"Processes that solve a problem with a checkpoint every {EVERY} s are killed (SIGKILL) at random moments; "
+            "others resume. Every third run is killed twice. A process that ends before its moment comes is not "
+            f"killed, and its run begins again ({late} times). Equal: x, multipliers, draws, evaluations and the whole "
+            "history have the bits of a run that was left alone.",
+        ]
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Kill runs at random moments, resume them, compare the answers.")
     parser.add_argument("--runs", type=int, default=200)
@@ -291,7 +315,10 @@ def main() -> None:
     cases = {name: CASES[name] for name in options.case or CASES}
     with tempfile.TemporaryDirectory() as home:
         tallies = trials(options.runs, options.seed, cases, Path(home))
-    print(table(tallies))
+    text = table(tallies)
+    if not options.case:
+        write("kill", f"{_about(options.runs, options.seed, tallies)}\n\n{text}")
+    print(text)
     if any(tally.equal != tally.runs for tally in tallies.values()):
         raise SystemExit("some answers differ")
 

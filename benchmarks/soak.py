@@ -7,9 +7,14 @@ The default method on a data set, with checkpoints every few seconds, a record e
 is thinned again and again) and a callback that measures: iterations for each second of CPU time, resident memory, size
 of the newest checkpoint. Rows of the table are tenths of the run; the first minute is left out, as it compiles and
 fills what is filled once. Flat means: the last tenths differ from the first by no more than they do from each other.
+
+A second of CPU time buys fewer iterations where other programs leave the run a small part of the machine, since some of
+its work goes by the clock: checkpoints, looks at the time, this measuring. So the CPU time of all tenths is explained
+by two numbers, the time of an iteration and that of a second of the clock; that of a run that slows down is not.
 """
 
 import argparse
+import datetime as dt
 import itertools
 import os
 import tempfile
@@ -26,6 +31,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import lariax as lx
+from benchmarks._results import write
 
 PARTS = 10
 SETTLED = 60.0  # seconds before which nothing is compared
@@ -84,24 +90,64 @@ def watched(seconds: float, folder: Path, every: float) -> list[Sighting]:
     return seen
 
 
-def table(seen: list[Sighting], settled: float) -> tuple[str, float, float]:
-    """Rows for the parts of the run; growth of memory and loss of speed from the first part to the last, as ratios."""
+class Tenth(NamedTuple):
+    """A part of the run."""
+
+    iterations: int
+    seconds: float
+    cpu: float
+
+
+def table(seen: list[Sighting], settled: float) -> tuple[list[str], list[Tenth], float]:
+    """Rows for the parts of the run, the parts, and how memory has grown from the first to the last, as a ratio."""
     seen = [sight for sight in seen if sight.seconds >= settled]
     edges = np.linspace(0, len(seen) - 1, PARTS + 1).astype(int)
     lines = [
         "| minutes | iterations | iterations for a second of CPU | memory (MB) | checkpoint (kB) |",
         "|---:|---:|---:|---:|---:|",
     ]
-    speeds, memories = [], []
+    parts, memories = [], []
     for low, high in itertools.pairwise(edges):
         first, last = seen[low], seen[high]
-        speeds.append((last.iteration - first.iteration) / max(last.cpu - first.cpu, 1e-9))
+        part = Tenth(last.iteration - first.iteration, last.seconds - first.seconds, last.cpu - first.cpu)
+        parts.append(part)
         memories.append(max(sight.memory for sight in seen[low : high + 1]) / 2**20)
         lines.append(
-            f"| {last.seconds / 60:.1f} | {last.iteration:,} | {speeds[-1]:,.0f} | {memories[-1]:.1f} | "
-            f"{last.checkpoint / 1000:.0f} |"
+            f"| {last.seconds / 60:.1f} | {last.iteration:,} | {part.iterations / max(part.cpu, 1e-9):,.0f} | "
+            f"{memories[-1]:.1f} | {last.checkpoint / 1000:.0f} |"
         )
-    return "\n".join(lines), memories[-1] / memories[0], speeds[-1] / speeds[0]
+    return lines, parts, memories[-1] / memories[0]
+
+
+def explained(parts: list[Tenth]) -> str:
+    """The CPU time of the parts by the time of an iteration and of a second of the clock, in words."""
+    iterations, seconds, cpu = (np.asarray(column, float) for column in zip(*parts, strict=True))
+    shares = np.stack([iterations, seconds], axis=1) / cpu[:, None]
+    each, clock = np.linalg.lstsq(shares, np.ones(len(cpu)), rcond=None)[0]
+    off = shares @ np.array([each, clock]) - 1
+    return (
+        f"An iteration takes {1e6 * each:.0f} microseconds of CPU time, and each second of the clock another "
+        f"{1e3 * clock:.0f} milliseconds (checkpoints, looks at the time, measuring). That explains the CPU time of "
+        f"every tenth within {100 * np.max(np.abs(off)):.0f} %, and of the last within {100 * abs(off[-1]):.0f} %; the "
+        f"run had {100 * np.min(cpu / seconds):.0f} to {100 * np.max(cpu / seconds):.0f} % of a core."
+    )
+
+
+def section(minutes: float, lines: list[str], memory: float, words: str) -> str:
+    return "\n".join(
+        [
+            "## Survival: a long run",
+            "",
+            f"`python -m benchmarks.soak --minutes {minutes:g}`, {dt.date.today().isoformat()}, {os.cpu_count()} cores "
+            "shared with other work. The default method on 5,000 rows, a record every 50 iterations and a callback "
+            "with each, a checkpoint every 5 s. The history is thinned again and again, which shows in the size of the "
+            "checkpoint.",
+            "",
+            *lines,
+            "",
+            f"Memory from the first tenth to the last: times {memory:.3f}. {words}",
+        ]
+    )
 
 
 def main() -> None:
@@ -111,8 +157,10 @@ def main() -> None:
     seconds = 60 * options.minutes
     with tempfile.TemporaryDirectory() as folder:
         seen = watched(seconds, Path(folder), every=max(0.2, seconds / 1000))
-    text, memory, speed = table(seen, min(SETTLED, seconds / 4))
-    print(f"{text}\n\nFrom the first tenth to the last: memory times {memory:.3f}, speed times {speed:.3f}.")
+    lines, parts, memory = table(seen, min(SETTLED, seconds / 4))
+    text = section(options.minutes, lines, memory, explained(parts))
+    print(text)
+    write("soak", text)
 
 
 if __name__ == "__main__":

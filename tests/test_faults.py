@@ -113,6 +113,14 @@ class TestStream:
         assert (part.status, part.iterations) == ("interrupted", 511)
         gate.set()
 
+    def test_a_row_that_is_no_number_is_told(self, method):
+        rows = np.ones((1000, 2))
+        rows[700, 1] = np.nan
+        with pytest.warns(lx.LariaxWarning, match="row 700 of the Stream holds nan"):
+            part = lx.solve(problem_on([rows]), jnp.ones(2), method, iterations=900)
+        assert (part.status, part.iterations) == ("diverged", 699)
+        assert np.isfinite(part.x).all()
+
     def test_an_end_is_saved(self, method, tmp_path):
         def end():
             raise StopIteration

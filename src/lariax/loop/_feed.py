@@ -1,6 +1,7 @@
 """From host streams to the compiled loop: rows in the order in which they come, cut into iterations."""
 
 import threading
+import warnings
 import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,8 +11,8 @@ import numpy as np
 from jaxtyping import PyTree
 
 from lariax.loop._archive import raw
-from lariax.oracle import sample_structure
-from lariax.problem import AbstractSource, Problem, Stream, describe_shape
+from lariax.oracle import LariaxWarning, sample_structure
+from lariax.problem import AbstractSource, Problem, Stream, describe_shape, first_nonfinite
 
 FEWEST_ROWS = 32  # for a certificate
 GLANCE = 0.05  # seconds between two looks at whether to wait any longer
@@ -141,6 +142,7 @@ class Feeder:
         self._first = -1
         self._last = -1
         self._block = self.nothing
+        self._warned = False
         self._marks: dict[int, dict[str, Any]] = {}
         if self._readers and not self._read(lambda reader, i: reader.fill(1)):
             raise TimeoutError("the Stream gave no row in the time that the run has.")
@@ -196,6 +198,7 @@ class Feeder:
             if not self._read(lambda reader, i: reader.fill(length * counts[i])):
                 return None
             taken = {i: reader.take(length * counts[i]) for i, reader in self._readers.items()}
+            self._warn_of(taken)
             self._marks = {i: reader.mark(taken[i]) for i, reader in self._readers.items()}
             complete = min(length, *(_rows(rows) // counts[i] for i, rows in taken.items()))
             block: list[Any] = [None] * len(self._sources)
@@ -206,6 +209,20 @@ class Feeder:
                 )
             self._block, self._first, self._last = tuple(block), first, first + complete - 1
         return self._block, self._last
+
+    def _warn_of(self, taken: dict[int, PyTree]) -> None:
+        """Say it once when rows are not finite: a method may pass over them in silence."""
+        for i, rows in taken.items():
+            bad = None if self._warned else first_nonfinite(rows)
+            if bad is not None:
+                self._warned = True
+                row = self._readers[i].taken - _rows(rows) + bad[1][0]
+                warnings.warn(
+                    f"row {row:,} of the Stream holds {bad[2]}{f' in {bad[0]}' if bad[0] else ''}. Some methods pass "
+                    "over samples that are not finite, with others the run ends there: look at the source.",
+                    LariaxWarning,
+                    stacklevel=2,
+                )
 
     def ahead(self, count: int, give_up: Callable[[], bool] | None = None) -> dict[int, PyTree] | None:
         """The next `count` rows of each stream, or as many as there are, that no block has had yet and a later one will
