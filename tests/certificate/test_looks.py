@@ -68,7 +68,9 @@ def test_without_a_tolerance_the_certificate_waits_until_asked(problem):
 
 def test_where_looks_cannot_be(problem):
     with pytest.raises(ValueError, match="tolerance="):
-        jax.vmap(lambda seed: lx.solve(problem, jnp.zeros(2), iterations=10, tolerance=0.1, seed=seed).x)(jnp.arange(2))
+        jax.vmap(lambda seed: lx.solve(problem, jnp.zeros(2), METHOD, iterations=10, tolerance=0.1, seed=seed).x)(
+            jnp.arange(2)
+        )
     stream = lx.Problem(lambda x, z: x * z, samples=lx.Stream([np.ones(8)], repeat=True))
     with pytest.raises(ValueError, match="gives the same again"):
         lx.solve(stream, jnp.ones(()), lx.QuadraticPenalty(), iterations=10, tolerance=0.1)
@@ -81,11 +83,18 @@ def rows():
     return np.random.default_rng(5).normal(2.0, 0.1, size=(200, 100))
 
 
+def distance(x, row):
+    return 0.5 * (x - row["v"]) ** 2
+
+
+def total(x, row):
+    return x + row["v"]
+
+
 def of_stream(batches):
     """E[z] by least squares, with a function of its own for a constraint that is never active."""
     source = lx.Stream({"v": batch} for batch in batches)
-    constraints = {"far": lx.AtMost(lambda x, row: x + row["v"], 100.0)}
-    return lx.Problem(lambda x, row: 0.5 * (x - row["v"]) ** 2, samples=source, constraints=constraints)
+    return lx.Problem(distance, samples=source, constraints={"far": lx.AtMost(total, 100.0)})
 
 
 METHOD = lx.QuadraticPenalty(step_size=0.05)
@@ -141,7 +150,6 @@ def test_heldout_rows_are_judged_when_asked():
     problem = lx.Problem(
         lambda x, z: 0.5 * jnp.sum((x - z) ** 2),
         samples=lx.Dataset(rows),
-        constraints={"q": lx.AtMost(lambda x, z: jnp.sum(x), 5.0)},
         heldout=lx.Dataset(rows + 1.0),
     )
     result = lx.solve(problem, jnp.ones(1), METHOD, iterations=1000, tolerance=0.1)

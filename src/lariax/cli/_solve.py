@@ -62,7 +62,7 @@ def solve(screen: Screen, order: Order) -> None:
         try:
             result = work.go()
         except BaseException as error:
-            _abandon(screen, work.place, error)
+            _abandon(screen, work, error)
             raise
         kept = _judged(screen, work, result)
         _conclude(screen, kept, work.place, asked=work.settings.get("tolerance") is not None)
@@ -122,14 +122,22 @@ def _resumed(screen: Screen, order: Order, folder: Path) -> _Work:
     return _Work(task, Claim(folder), settings, go)
 
 
-def _abandon(screen: Screen, place: Claim, error: BaseException) -> None:
+def _again(about: Mapping[str, Any], folder: Path) -> str:
+    """The command that goes on with a run."""
+    what = f"{about['file']}:{about['name']} " if about["kind"] == "file" else ""
+    return f"lariax solve {what}--resume {folder}"
+
+
+def _abandon(screen: Screen, work: _Work, error: BaseException) -> None:
     """A run that gave no result: its folder goes, unless the run can be resumed from what is in it."""
+    place = work.place
     saved = place.folder / CHECKPOINT
     if isinstance(error, CheckpointError) or not (saved.is_dir() and any(saved.iterdir())):
         if place.is_new:
             place.give_up()
     else:
-        screen.err.print(f"lariax: `lariax solve --resume {place.folder}` goes on from the last checkpoint.")
+        again = _again(work.task.about, place.folder)
+        screen.err.print(f"lariax: `{again}` goes on from the last checkpoint.", highlight=False, soft_wrap=True)
 
 
 def _arguments(task: Task, order: Order) -> dict[str, Any]:
@@ -178,10 +186,8 @@ def _conclude(screen: Screen, run: SavedRun, place: Claim, asked: bool) -> None:
     certificate = None if run.certificate is None else certificate_to_json(run.certificate)
     screen.show(f"\nRun     {folder}\nReport  {page}", keep_lines=True)
     if run.status in ("budget", "interrupted") and (folder / CHECKPOINT).is_dir():
-        about = run.settings["problem"]
-        what = f"{about['file']}:{about['name']} " if about["kind"] == "file" else ""
         more = max(run.outcome["iterations"], 1000)
-        screen.show(f"Go on   lariax solve {what}--resume {folder} --iterations {more}", keep_lines=True)
+        screen.show(f"Go on   {_again(run.settings['problem'], folder)} --iterations {more}", keep_lines=True)
     screen.give({"folder": folder, "report": page, **run.outcome, "certificate": certificate})
     if folder != place.folder:
         raise typer.Exit(BAD_FOLDER)
