@@ -14,7 +14,7 @@ pytest.importorskip("humancompatible.train")
 
 from benchmarks.peers.methods import JAX, RIVALS, TORCH, with_alm, with_cooper, with_lariax  # noqa: E402 (only where they are)
 from benchmarks.peers.problems import problems  # noqa: E402
-from benchmarks.peers.report import first, for_good, fronts, problem_table  # noqa: E402
+from benchmarks.peers.report import first, for_good, front, problem_table  # noqa: E402
 from benchmarks.peers.run import Outcome, Trace, outcome  # noqa: E402
 from benchmarks.peers.tasks import Look, Rows, Shape, Stratum  # noqa: E402
 
@@ -134,11 +134,17 @@ def test_first_and_for_good(trace):
 
 def test_the_front_compares_at_the_same_auc(trace):
     slower = trace._replace(seconds=[4 * t for t in trace.seconds])
-    rival = Outcome("p", "hc ALM", {"lr": 1.0}, [({"lr": 2.0}, slower)], [slower], [None], 0.0, 1.0)
-    ours = Outcome("p", JAX, {}, [], [trace], [None], 0.0, 1.0)
-    table = fronts([rival, ours], 0.5, first)
+    slowest = trace._replace(seconds=[8 * t for t in trace.seconds])
+    table = front([("slow", [slower]), ("slowest", [slowest])], [trace], (0.5, 0.0), first)
     assert [row[0] for row in table] == ["0.80", "0.81", "0.82", "0.83", "0.84", "0.85", "0.86"]
     assert {row[-1] for row in table} == {"0.25"}
-    assert table[3][1] == "1.60 s"  # an AUC of 0.83 within the bound: at the fourth look
+    assert table[3][1] == "1.60 s, slow"  # an AUC of 0.83 within the bound: at the fourth look
+    later = front([("slow", [slower])], [trace], (0.5, 0.0), for_good)
+    assert later[0] == ["0.80", "1.60 s, slow", "0.4 s [0.4, 0.4]", "0.25"]
+
+
+def test_ours_comes_first_in_the_table(trace):
+    rival = Outcome("p", "hc ALM", {"lr": 1.0}, [], [trace], [None], 0.0, 1.0)
+    ours = Outcome("p", JAX, {}, [], [trace], [None], 0.0, 1.0)
     lines = problem_table(Shape("p", 1, False, 1, 1, 1, 1.0, 0.0), "distance", [rival, ours])
     assert lines[2].startswith(f"| {JAX} |")

@@ -20,6 +20,10 @@ class Plan(NamedTuple):
     settings: int | None  # of each grid; None: all
     seeds: int
 
+    @property
+    def name(self) -> str:
+        return f"scale-{self.scale:g}-settings-{self.settings or 'all'}-seeds-{self.seeds}"
+
 
 @cache
 def task_of(plan: Plan, problem: str) -> Task:
