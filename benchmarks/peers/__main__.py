@@ -24,6 +24,7 @@ DESCRIPTION = (
     "cooper-optim and humancompatible-train, tuned, beside Lariax on its defaults. The whole: python -m "
     "benchmarks.peers --data FOLDER --write. What was run is kept in --results, so an interrupted comparison goes on."
 )
+NOTES = Path(__file__).with_name("notes.md")
 METHODS = (JAX, TORCH, *RIVALS)
 
 
@@ -31,7 +32,9 @@ def section(found: list[Outcome], missing: list[str], plan: Plan, folder: Path) 
     """The section of RESULTS.md."""
     seconds = sum(each.spent for each in found)
     settings = " ".join(f"{name}: {len(rival.grid[: plan.settings])}." for name, rival in RIVALS.items())
-    (_, short, _), (kept, longer, _) = ROUNDS
+    rounds = ", ".join(
+        f"{'every setting' if keep is None else f'the best {keep}'} for {share:.2g}" for keep, share, _ in ROUNDS
+    )
     lines = [
         "## Peers: cooper-optim and humancompatible-train",
         "",
@@ -39,8 +42,8 @@ def section(found: list[Outcome], missing: list[str], plan: Plan, folder: Path) 
         "",
         "CPU time of one core. Everybody has the same problems, batch sizes, models, starting points and seconds. Ours "
         f"have no setting. Settings of the rivals' grids (`benchmarks/peers/methods.py`): {settings} Tuning, on one "
-        f"seed and training rows: every setting for 1/{1 / short:.0f} of the seconds, the best {kept} for "
-        f"1/{1 / longer:.0f}, by the least merit; the best runs the whole time with {plan.seeds} other seeds. "
+        f"seed and training rows, by the least merit: {rounds} of the seconds. The best runs with {plan.seeds} other "
+        "seeds. "
         f"Merit: loss + {WEIGHT:g} times the excess over the bound, in the mean over the last third of the looks. "
         "The clock stands while a point is looked at; batches for torch are drawn off the clock, compiled runs draw on "
         "it; compiling is off it too, and told below.",
@@ -64,7 +67,7 @@ def section(found: list[Outcome], missing: list[str], plan: Plan, folder: Path) 
         body += ["", f"![{data}]({os.path.relpath(path, RESULTS.parent)})"]
         everything += parts
     lines += ["", "Of the rivals the one that is best in the end, by its merit:", "", *summary_table(everything), *body]
-    lines += ["", *(f"Left out: {what}." for what in missing)]
+    lines += ["", *(f"Left out: {what}." for what in missing), "", NOTES.read_text().strip()]
     return "\n".join(lines)
 
 
@@ -97,6 +100,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a minute: two problems, four settings, one seed")
     parser.add_argument("--results", type=Path, default=Path("peers-results"), help="folder for what was run")
     parser.add_argument("--again", action="append", default=[], help="a method to run again, in --results or not")
+    parser.add_argument("--report", action="store_true", help="run nothing: tell of the problems that are done")
     parser.add_argument("--write", action="store_true", help="write tables and figures to benchmarks")
     options = parser.parse_args()
     if options.quick:
@@ -125,6 +129,10 @@ def main() -> None:
     pairs = [(name, method) for name in names for method in METHODS]
     files = {pair: folder / f"{pair[0]}--{pair[1].replace(' ', '-')}.pickle" for pair in pairs}
     wanted = [pair for pair in pairs if pair[1] in options.again or not files[pair].exists()]
+    if options.report:
+        undone = {problem for problem, _ in wanted}
+        missing += [f"{problem} (not run yet)" for problem in names if problem in undone]
+        pairs, wanted = [pair for pair in pairs if pair[0] not in undone], []
     with progress(console) as bar:
         task = bar.add_task("methods", total=len(wanted))
         for each in outcomes(plan, wanted, options.processes):

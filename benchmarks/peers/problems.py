@@ -125,8 +125,8 @@ def _images(path: Path, seconds: float) -> Rows:
 def problems(data: Path | None, scale: float = 1.0) -> tuple[dict[str, Callable[[], Task]], list[str]]:
     """By a short name, how each is made (budgets times `scale`); and what is missing, in words."""
     found: dict[str, Callable[[], Task]] = {
-        "bias2": lambda: _bias2(0.6 * scale),
-        "toy50": lambda: _toy50(0.6 * scale),
+        "bias2": lambda: _bias2(1.5 * scale),
+        "toy50": lambda: _toy50(1.0 * scale),
     }
     missing: list[str] = []
 

@@ -15,7 +15,7 @@ from benchmarks.peers.tasks import Heldout, Look, Task
 
 SEEDS, TUNING_SEED = (0, 1, 2), 1000
 LOOKS = 24
-ROUNDS = ((None, 1 / 12, 6), (5, 1 / 3, 9))
+ROUNDS = ((None, 1 / 12, 6), (5, 1 / 3, 9), (2, 1, 12))
 """Of tuning: how many settings (None: all), which share of the budget each, how many looks."""
 
 WEIGHT = 10.0
