@@ -47,12 +47,12 @@ def _step(oracle: Oracle, scales: tuple[float, float], setting: Array, state: St
         return jnp.where(oracle.inequality, jnp.maximum(weights, 0), weights)
 
     x = oracle.prox(state.x - step_size * state.gradient, step_size)
-    then, now = (oracle.look_at_halves(point, batch) for point in (state.x, x))
+    then, now = (oracle.look_at_parts(point, batch, 1) for point in (state.x, x))
     c0, c1 = oracle.rows_of(then), oracle.rows_of(now)
     constraints = storm(jnp.mean(c1, axis=0), jnp.mean(c0, axis=0), state.constraints, alpha)
     multipliers = signed(state.multipliers + 0.3 * penalty * decay * constraints)
-    fresh = oracle.halved_gradient(now, signed(multipliers + penalty * others(c1)))
-    stale = oracle.halved_gradient(then, signed(state.multipliers + penalty * others(c0)))
+    fresh = oracle.gradient_of(now, signed(multipliers + penalty * others(c1)))
+    stale = oracle.gradient_of(then, signed(state.multipliers + penalty * others(c0)))
     gradient = storm(fresh.mean, stale.mean, state.gradient, alpha)
     return State(x, gradient, constraints, multipliers)
 

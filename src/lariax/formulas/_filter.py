@@ -30,13 +30,12 @@ def gain(filter: Filter) -> Any:
 
 
 def updated(filter: Filter, alpha: Any, rate: Any, *, noise: Any, drift: Any, innovation: Any) -> Filter:
-    """The filter after a step with gain alpha; new measurements of R and S enter running means, `drift` is already one.
+    """The filter after a step with gain alpha; R and Q are running means, a new measurement of S enters one.
 
         P <- (1 - alpha)^2 (P + Q) + alpha^2 R
 
     An innovation far above what the noise explains, S > 3 R + P, says that the estimate is lost: P is raised to it.
     """
-    noise = lagged(filter.noise, noise, rate)
     innovation = lagged(filter.innovation, innovation, rate)
     error = larger(filter.error, innovation - 3 * noise)
     return Filter((1 - alpha) ** 2 * (error + drift) + alpha**2 * noise, noise, drift, innovation)

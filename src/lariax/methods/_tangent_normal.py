@@ -171,7 +171,9 @@ class TangentNormal(AbstractMethod):
             s.of_gradient,
             alpha,
             rate,
-            noise=h0.noise + _square(_epsilon(oracle) * stale),  # rounding is noise too
+            noise=lagged(
+                s.of_gradient.noise, h0.noise + _square(_epsilon(oracle) * stale), rate
+            ),  # rounding is noise too
             drift=lagged(s.of_gradient.drift, jnp.where(good, drift, 0), rate),
             innovation=believable(jnp, s.of_gradient, _square(stale - s.gradient)),
         )

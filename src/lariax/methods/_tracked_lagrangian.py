@@ -9,8 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
 from lariax.formulas import (
-    EVERY,
-    OFTEN,
+    RARELY,
     REDUNDANT,
     WINDOW,
     Answers,
@@ -21,10 +20,13 @@ from lariax.formulas import (
     believable,
     diagonal,
     gain,
+    interval_at,
     lagged,
+    leave_one_out,
     measured,
     multiplier_bound,
     next_scale,
+    noise_rate_at,
     often_at,
     penalty_for,
     push,
@@ -40,7 +42,7 @@ from lariax.formulas import (
 )
 from lariax.methods._base import AbstractMethod, Answer, check_positive
 from lariax.methods._whitening import shaped
-from lariax.oracle import Batch, Halves, Look, Oracle, Vector, for_each, occasionally
+from lariax.oracle import Batch, Look, Oracle, Parts, Vector, for_each, occasionally
 
 
 class TrackedState(NamedTuple):
@@ -57,6 +59,21 @@ class TrackedState(NamedTuple):
     shape: Shape
     metric: Vector | None  # x = metric * (the coordinates in which the method moves); None: 1
     backed_off: Float[Array, ""]  # how many steps were refused
+
+
+class Seen(NamedTuple):
+    """What one iteration sees, and concludes for the constraints."""
+
+    values_then: Float[Array, "n m"]  # constraint values sample by sample, at x
+    values_now: Float[Array, "n m"]  # and at x+
+    constraints: Float[Array, " m"]
+    multipliers: Float[Array, " m"]
+    weights: Float[Array, " m"]
+    then: Vector  # the Lagrangian's gradient at x
+    now: Vector  # and at x+
+    noise: Float[Array, ""]  # of the gradient
+    drift: Float[Array, ""]
+    curvature: Curvature
 
 
 class TrackedLagrangian(AbstractMethod):
@@ -129,55 +146,27 @@ class TrackedLagrangian(AbstractMethod):
 
     def step(self, oracle: Oracle, state: TrackedState, k: Float[Array, ""], batch: Batch) -> TrackedState:
         oracle = _in_metric(oracle, state)
-        s, shape = state, state.shape
-        rate, tiny = rate_at(jnp, k), _tiny(oracle)
+        s, rate, tiny = state, rate_at(jnp, k), _tiny(oracle)
         eta, rho = self._lengths(s)
-
-        def respond(values: Array) -> Array:
-            """What a change of the constraint values does to the weights: the penalty's answer and the multiplier's."""
-            return rho * (times(jnp, shape.penalty, values) + s.scale * times(jnp, shape.dual, values))
-
+        alpha_u, alpha_g = self._gain(s.of_constraints, k), self._gain(s.of_gradient, k)
         x = oracle.prox(s.x - eta * s.gradient, eta)
-        now = oracle.look_at_halves(x, batch)
-        then = None if self.one_backward else oracle.look_at_halves(s.x, batch)  # the same samples
 
-        # constraint values, sample by sample
-        c0 = oracle.residual_rows(s.x, batch) if then is None else oracle.rows_of(then)
-        c1 = oracle.rows_of(now)
-        alpha_u = self._gain(s.of_constraints, k)
-        each = storm(c1, c0, s.constraints, alpha_u)
-        constraints = jnp.mean(each, axis=0)
-        others = oracle.repelled((oracle.batch_size * constraints - each) / (oracle.batch_size - 1), each)
+        def see(measuring: bool) -> Seen:
+            return self._seen(oracle, s, k, batch, x, rho, alpha_u, measuring)
 
-        # multipliers, bounded, and weights from the other samples
-        multipliers = oracle.signed(s.multipliers + s.scale * rho * times(jnp, shape.dual, constraints))
-        if oracle.has_several_inequalities:
-            multipliers = relieved(jnp, oracle.inequality, shape, multipliers)
-        bound = multiplier_bound(jnp, shape, multipliers, s.force, tiny)
-        each_weights = oracle.signed(bound * s.multipliers + jax.vmap(respond)(others))
-        weights = jnp.mean(each_weights, axis=0)
-
-        # Lagrangian gradient, half by half
-        h1 = oracle.halved_gradient(now, each_weights)
-        alpha_g = self._gain(s.of_gradient, k)
-        if then is None:
-            h0 = h1  # a fresh measurement, of a gradient that is not followed
-            alpha_g = jnp.maximum(alpha_g, jnp.minimum(1, 4 * s.scale))  # a mean that lags behind the steps would swing
-            gradient = lagged(s.gradient, h1.mean, alpha_g)
+        seen = jax.lax.cond(k % interval_at(jnp, k) == 0, lambda: see(True), lambda: see(False))
+        if self.one_backward:  # a mean that lags behind the steps would swing
+            alpha_g = jnp.maximum(alpha_g, jnp.minimum(1, 4 * s.scale))
+            gradient = lagged(s.gradient, seen.now, alpha_g)
         else:
-            h0 = oracle.halved_gradient(then, s.weights)
-            gradient = storm(h1.mean, h0.mean, s.gradient, alpha_g)
+            gradient = storm(seen.now, seen.then, s.gradient, alpha_g)
 
-        # what the batch says about noise and drift; rounding is noise too
-        followed = respond(jnp.mean(c1 - c0, axis=0))
-        curvature, drift = self._curvature(
-            oracle, s, k, rate, batch, x - s.x, None if then is None else h0, now, weights, followed
-        )
+        c0, c1, curvature = seen.values_then, seen.values_now, remembered(jnp, seen.curvature, k)
         of_constraints = updated(
             s.of_constraints,
             alpha_u,
             rate,
-            noise=variance_of_mean(jnp, c0) + (_eps(oracle) * jnp.mean(c0, axis=0)) ** 2,
+            noise=lagged(s.of_constraints.noise, variance_of_mean(jnp, c0) + _rounding(oracle, jnp.mean(c0, 0)), rate),
             drift=lagged(s.of_constraints.drift, variance_of_mean(jnp, c1 - c0), rate),
             innovation=believable(jnp, s.of_constraints, (jnp.mean(c0, axis=0) - s.constraints) ** 2),
         )
@@ -185,9 +174,9 @@ class TrackedLagrangian(AbstractMethod):
             s.of_gradient,
             alpha_g,
             rate,
-            noise=h0.noise + _eps(oracle) ** 2 * _square(h0.mean),
-            drift=drift,
-            innovation=believable(jnp, s.of_gradient, _square(h0.mean - s.gradient)),
+            noise=seen.noise,
+            drift=seen.drift,
+            innovation=believable(jnp, s.of_gradient, _square(seen.then - s.gradient)),
         )
 
         scale = next_scale(
@@ -195,7 +184,7 @@ class TrackedLagrangian(AbstractMethod):
             s.scale,
             k,
             rate,
-            shape,
+            s.shape,
             left=_violation(oracle, s),
             gain_of_step=_square(x - s.x) / (eta**2 * s.of_gradient.error + tiny),
             error=s.of_constraints.error,
@@ -209,19 +198,73 @@ class TrackedLagrangian(AbstractMethod):
         new = TrackedState(
             x=x,
             gradient=gradient,
-            constraints=constraints,
-            multipliers=bound * multipliers,
-            weights=weights,
+            constraints=seen.constraints,
+            multipliers=seen.multipliers,
+            weights=seen.weights,
             of_gradient=of_gradient,
             of_constraints=of_constraints,
             curvature=curvature,
             scale=scale,
             force=s.force,
-            shape=shape,
+            shape=s.shape,
             metric=s.metric,
             backed_off=s.backed_off,
         )
-        return _unless_it_blew_up(oracle, s, new, h0.mean, h1.mean)
+        back = s._replace(scale=jnp.maximum(s.scale / 4, 1e-8), backed_off=s.backed_off + 1)
+        good = _sound(s, seen)
+        return jax.tree.map(lambda a, b: a if a is b else jnp.where(good, a, b), new, back)
+
+    def _seen(
+        self,
+        oracle: Oracle,
+        s: TrackedState,
+        k: Float[Array, ""],
+        batch: Batch,
+        x: Vector,
+        rho: Array,
+        alpha_u: Array,
+        measuring: bool,
+    ) -> "Seen":
+        """What the batch shows at both points. Halves of it, for noise, drift and curvature, are looked at only now and
+        then: a whole batch has fewer, larger passes."""
+        shape, parts, share = s.shape, 2 if measuring else 1, 1 / RARELY
+
+        def respond(values: Array) -> Array:
+            """What a change of the constraint values does to the weights: the penalty's answer and the multiplier's."""
+            return rho * (times(jnp, shape.penalty, values) + s.scale * times(jnp, shape.dual, values))
+
+        with occasionally(share if measuring else 1 - share):
+            now = oracle.look_at_parts(x, batch, parts)
+            then = oracle.look_at_parts(s.x, batch, parts) if measuring or not self.one_backward else None
+            c0 = oracle.residual_rows(s.x, batch) if then is None else oracle.rows_of(then)
+            c1 = oracle.rows_of(now)
+
+        # constraint values, sample by sample
+        each = storm(c1, c0, s.constraints, alpha_u)
+        constraints = jnp.mean(each, axis=0)
+        others = self._partners(oracle, each)
+
+        # multipliers, bounded, and weights from the other samples
+        multipliers = oracle.signed(s.multipliers + s.scale * rho * times(jnp, shape.dual, constraints))
+        if oracle.has_several_inequalities:
+            multipliers = relieved(jnp, oracle.inequality, shape, multipliers)
+        bound = multiplier_bound(jnp, shape, multipliers, s.force, _tiny(oracle))
+        each_weights = oracle.signed(bound * s.multipliers + jax.vmap(respond)(others))
+        weights = jnp.mean(each_weights, axis=0)
+
+        # Lagrangian gradients
+        h1 = oracle.gradient_of(now, each_weights)
+        h0 = None if then is None else oracle.gradient_of(then, s.weights)
+        measured_on = h1 if self.one_backward or h0 is None else h0  # one backward pass follows nothing
+        curvature, drift, noise = s.curvature, s.of_gradient.drift, s.of_gradient.noise
+        if measuring and h0 is not None:
+            fresh = measured_on.noise + _rounding(oracle, measured_on.mean).sum()
+            noise = lagged(noise, fresh, noise_rate_at(jnp, k))
+            followed = respond(jnp.mean(c1 - c0, axis=0))
+            curvature, drift = self._curvature(oracle, s, often_at(jnp, k), x - s.x, h0, now, weights, followed)
+        return Seen(
+            c0, c1, constraints, bound * multipliers, weights, measured_on.mean, h1.mean, noise, drift, curvature
+        )
 
     def _lengths(self, s: TrackedState) -> tuple[Array, Array]:
         """eta and rho."""
@@ -238,66 +281,56 @@ class TrackedLagrangian(AbstractMethod):
             return gain(filter)
         return jnp.broadcast_to((k + 1) ** -self.gain_exponent, filter.error.shape)
 
+    def _partners(self, oracle: Oracle, each: Float[Array, "n m"]) -> Float[Array, "n m"]:
+        """For each sample the mean over the others."""
+        return oracle.repelled(leave_one_out(each), each)
+
     def _curvature(
         self,
         oracle: Oracle,
         s: TrackedState,
-        k: Float[Array, ""],
-        rate: Array,
-        batch: Batch,
+        often: Array,
         dx: Vector,
-        before: Halves | None,
-        now: tuple[Look, Look],
+        h0: Parts,
+        now: tuple[Look, ...],
         weights: Float[Array, " m"],
         followed: Float[Array, " m"],
     ) -> tuple[Curvature, Array]:
-        """Curvature and the gradient's drift, now and then: D(w') = grad f(x+) + J(x+)^T w' - h0 for the old weights,
-        for weights that have followed the step, and for the new ones."""
-
-        def measure(_: None) -> tuple[Curvature, Array]:
-            following = s.weights + followed
-            following = jnp.where(oracle.inequality & (s.weights <= 0), 0, following)
-            h0 = before
-            if h0 is None:
-                with occasionally(1 / EVERY):
-                    then = oracle.look_at_halves(s.x, batch)
-                h0 = oracle.halved_gradient(then, s.weights)
-            fixed, follow, full = (oracle.halved_gradient(now, w) - h0 for w in (s.weights, following, weights))
-            if self.one_backward:  # the estimate does not follow the moves, so all of a move is drift
-                of_step, of_weights = _square(follow.mean), _square((full - follow).mean)
-            else:
-                of_step, of_weights = follow.noise, (full - follow).noise
-            length = _square(dx) + _tiny(oracle)
-            seen = Answers(
-                length=length,
-                real=length > (1e-12 * (1 + jnp.linalg.norm(s.x))) ** 2,  # otherwise dx is rounding
-                fixed=_square(fixed.mean),
-                along=jnp.vdot(dx, follow.mean),
-                follow=_square(follow.mean),
-                of_step=of_step,
-                of_weights=of_weights,
-            )
-            often = often_at(jnp, k, rate)
-            return measured(jnp, s.curvature, s.of_gradient.drift, seen, often, oracle.batch_size)
-
-        due = (k < OFTEN) | (k % EVERY == 0)
-        curvature, drift = jax.lax.cond(due, measure, lambda _: (s.curvature, s.of_gradient.drift), None)
-        return remembered(jnp, curvature, k), drift
+        """Curvature and the gradient's drift: D(w') = grad f(x+) + J(x+)^T w' - h0 for the old weights, for weights
+        that have followed the step, and for the new ones."""
+        following = s.weights + followed
+        following = jnp.where(oracle.inequality & (s.weights <= 0), 0, following)
+        fixed, follow, full = (oracle.gradient_of(now, w) - h0 for w in (s.weights, following, weights))
+        if self.one_backward:  # the estimate does not follow the moves, so all of a move is drift
+            of_step, of_weights = _square(follow.mean), _square((full - follow).mean)
+        else:
+            of_step, of_weights = follow.noise, (full - follow).noise
+        length = _square(dx) + _tiny(oracle)
+        answers = Answers(
+            length=length,
+            real=length > (1e-12 * (1 + jnp.linalg.norm(s.x))) ** 2,  # otherwise dx is rounding
+            fixed=_square(fixed.mean),
+            along=jnp.vdot(dx, follow.mean),
+            follow=_square(follow.mean),
+            of_step=of_step,
+            of_weights=of_weights,
+        )
+        return measured(jnp, s.curvature, s.of_gradient.drift, answers, often, oracle.batch_size)
 
     # --- the start, and now and then
 
     def init(self, oracle: Oracle, point: Vector, batches: Batch) -> TrackedState:
         batch = batches.first
-        look = oracle.look_at_halves(point, batch)
+        look = oracle.look_at_parts(point, batch, 2)
         rows = oracle.rows_of(look)
         nothing = jnp.zeros(oracle.rows, oracle.dtype)
-        slope = oracle.halved_gradient(look, nothing).mean
+        slope = oracle.gradient_of(look, nothing).mean
 
         # curvature of the objective, from a short step along its gradient, or anywhere if it has none
         size, steep = 1 + jnp.linalg.norm(point), jnp.linalg.norm(slope)
         along = jnp.where(steep > 0, slope / (steep + _tiny(oracle)), point.size**-0.5)
         probe = -100 * jnp.sqrt(_eps(oracle)) * size * along
-        beyond = oracle.halved_gradient(oracle.look_at_halves(point + probe, batch), nothing)
+        beyond = oracle.gradient_of(oracle.look_at_parts(point + probe, batch, 1), nothing)
         bend = jnp.linalg.norm(beyond.mean - slope) / (jnp.linalg.norm(probe) + _tiny(oracle))
         largest = jnp.maximum(bend, 1e-3 * steep / size)
         zero = jnp.zeros((), oracle.dtype)
@@ -308,9 +341,9 @@ class TrackedLagrangian(AbstractMethod):
         load = Load(~oracle.inequality, largest, _square(mean_slope), slope_noise, value_noise, oracle.batch_size)
         shape = shaped(oracle, point, batches, load, None, jax.random.key(0))
         constraints = jnp.mean(rows, axis=0)
-        others = oracle.repelled((oracle.batch_size * constraints - rows) / (oracle.batch_size - 1), rows)
-        each = oracle.signed(largest * jax.vmap(lambda v: times(jnp, shape.penalty, v))(others))
-        gradient = oracle.halved_gradient(look, each)
+        partners = self._partners(oracle, rows)
+        each = oracle.signed(largest * jax.vmap(lambda v: times(jnp, shape.penalty, v))(partners))
+        gradient = oracle.gradient_of(look, each)
         return TrackedState(
             x=point,
             gradient=gradient.mean,
@@ -370,8 +403,8 @@ class TrackedLagrangian(AbstractMethod):
         """
 
         def squares(batch: Batch) -> Vector:
-            seen = oracle.halved_gradient(oracle.look_at_halves(before * s.x, batch), s.weights)
-            return (seen.first**2 + seen.second**2) / 2
+            seen = oracle.gradient_of(oracle.look_at_parts(before * s.x, batch, 2), s.weights)
+            return (seen.means[0] ** 2 + seen.means[1] ** 2) / 2
 
         rms = jnp.sqrt(jnp.mean(for_each(squares, batches), axis=0))
         wanted = jnp.sqrt(jnp.mean(rms) / (rms + 1e-3 * jnp.mean(rms) + _tiny(oracle)))
@@ -431,20 +464,21 @@ def _violation(oracle: Oracle, s: TrackedState) -> Float[Array, " m"]:
     return violation(jnp, oracle.inequality, s.multipliers, s.constraints)
 
 
-def _unless_it_blew_up(oracle: Oracle, old: TrackedState, new: TrackedState, h0: Vector, h1: Vector) -> TrackedState:
-    """The new state; or, if the gradient is not finite or grew beyond reason, the old one with shorter steps ahead."""
-    finite = jnp.isfinite(
-        jnp.sum(new.gradient) + jnp.sum(new.constraints) + new.of_gradient.error + new.curvature.largest
-    )
-    swing = push(jnp, old.shape, new.weights - old.weights)  # what new weights alone may change
-    limit = 10 * (jnp.linalg.norm(h0) + jnp.sqrt(old.of_gradient.noise) + swing)
-    back = old._replace(scale=jnp.maximum(old.scale / 4, 1e-8), backed_off=old.backed_off + 1)
-    good = finite & (jnp.linalg.norm(h1) <= limit)
-    return jax.tree.map(lambda a, b: jnp.where(good, a, b), new, back)
+def _sound(s: TrackedState, seen: Seen) -> Bool[Array, ""]:
+    """Whether the gradient is finite and has not grown beyond reason in one step."""
+    swing = push(jnp, s.shape, seen.weights - s.weights)  # what new weights alone may change
+    limit = 10 * (jnp.sqrt(_square(seen.then)) + jnp.sqrt(s.of_gradient.noise) + swing)
+    known = jnp.sum(seen.constraints) + seen.noise + seen.drift + seen.curvature.largest
+    return (jnp.sqrt(_square(seen.now)) <= limit) & jnp.isfinite(limit + known)
 
 
 def _square(vector: Array) -> Float[Array, ""]:
     return jnp.sum(vector**2)
+
+
+def _rounding(oracle: Oracle, value: Array) -> Array:
+    """What rounding adds to the noise of a value."""
+    return (_eps(oracle) * value) ** 2
 
 
 def _tiny(oracle: Oracle) -> float:

@@ -4,10 +4,11 @@ A method sees one flat vector: the coordinates of x, followed by one slack for e
 wants inequalities as equalities,  r(x) + s = 0 with s >= 0.  Constraints are the rows of one residual vector r.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import prod
 from typing import NamedTuple
 
@@ -74,24 +75,26 @@ class Look(NamedTuple):
         return self.pull((jnp.full_like(self.objective, objective / n), spread))[0]
 
 
-class Halves(NamedTuple):
-    """The mean of a vector over a batch, as its means over the two halves: their difference shows its noise."""
+class Parts(NamedTuple):
+    """The mean of a vector over a batch, as its means over one or two parts of it: two show its noise."""
 
-    first: Vector
-    second: Vector
-    share: float  # of the first half in the batch
+    means: tuple[Vector, ...]
+    shares: tuple[float, ...]  # of the parts in the batch
 
     @property
     def mean(self) -> Vector:
-        return self.share * self.first + (1 - self.share) * self.second
+        if len(self.means) == 1:
+            return self.means[0]
+        return self.shares[0] * self.means[0] + self.shares[1] * self.means[1]
 
     @property
     def noise(self) -> Float[Array, ""]:
         """The variance of the mean, summed over the entries."""
-        return self.share * (1 - self.share) * jnp.sum((self.first - self.second) ** 2)
+        (first, second), (share, rest) = self.means, self.shares
+        return share * rest * jnp.sum((first - second) ** 2)
 
-    def __sub__(self, other: "Halves") -> "Halves":
-        return Halves(self.first - other.first, self.second - other.second, self.share)
+    def __sub__(self, other: "Parts") -> "Parts":
+        return Parts(tuple(a - b for a, b in zip(self.means, other.means, strict=True)), self.shares)
 
 
 class Oracle(eqx.Module):
@@ -211,23 +214,18 @@ class Oracle(eqx.Module):
         (objective, residuals), pull = jax.vjp(evaluate, z)
         return Look(objective, residuals, pull)
 
-    def look_at_halves(self, z: Vector, batch: Batch) -> tuple[Look, Look]:
-        """`look`, on either half of the batch; of an odd one the first is larger."""
-        first = -(-self.batch_size // 2)
+    def look_at_parts(self, z: Vector, batch: Batch, parts: int) -> tuple[Look, ...]:
+        """`look`, on the batch as one part or on its two halves, of which the first is larger if it is odd."""
         _count(self._calls(objective=True))
         with _uncounted():
-            return (
-                replace(self, batch_size=first).look(z, jax.tree.map(lambda rows: rows[:first], batch)),
-                replace(self, batch_size=self.batch_size - first).look(z, jax.tree.map(lambda r: r[first:], batch)),
-            )
+            return tuple(self._part(rows).look(z, _rows(batch, rows)) for rows in self._cut(parts))
 
-    def rows_of(self, halves: tuple[Look, Look]) -> Float[Array, "n m"]:
-        """The residuals of a look at halves, one row a sample."""
-        first = -(-self.batch_size // 2)
-        sizes = (first, self.batch_size - first)
+    def rows_of(self, looks: tuple[Look, ...]) -> Float[Array, "n m"]:
+        """The residuals of a look at parts, one row a sample."""
+        sizes = [self._part(rows).batch_size for rows in self._cut(len(looks))]
         rows = [
             jnp.concatenate([jnp.broadcast_to(r, (n, r.shape[1])) for r, n in zip(parts, sizes, strict=True)])
-            for parts in zip(*(look.residuals for look in halves), strict=True)
+            for parts in zip(*(look.residuals for look in looks), strict=True)
         ]
         return jnp.concatenate(rows, axis=1) if rows else jnp.zeros((self.batch_size, 0), self.dtype)
 
@@ -236,18 +234,19 @@ class Oracle(eqx.Module):
         rows = [jnp.broadcast_to(r, (self.batch_size, r.shape[1])) for r in self.residuals(z, batch)]
         return jnp.concatenate(rows, axis=1) if rows else jnp.zeros((self.batch_size, 0), self.dtype)
 
-    def halved_gradient(self, halves: tuple[Look, Look], weights: Float[Array, "n m"]) -> Halves:
-        """The mean of grad f + J_i^T w_i over each half, from one row of weights a sample (or one for all)."""
-        first = -(-self.batch_size // 2)
+    def gradient_of(self, looks: tuple[Look, ...], weights: Float[Array, "n m"]) -> Parts:
+        """The mean of grad f + J_i^T w_i over each part, from one row of weights a sample (or one for all)."""
         spread = jnp.broadcast_to(weights, (self.batch_size, self.rows))
 
-        def gradient(look: Look, rows: Float[Array, "half m"]) -> Vector:
+        def gradient(look: Look, rows: Float[Array, "part m"]) -> Vector:
             parts = ((block, rows[:, block.rows]) for block in self.blocks)
             return look.gradient(
                 tuple(jnp.mean(w, axis=0, keepdims=True) if block.source is None else w for block, w in parts)
             )
 
-        return Halves(gradient(halves[0], spread[:first]), gradient(halves[1], spread[first:]), first / self.batch_size)
+        return self._shared(
+            gradient(look, spread[rows]) for look, rows in zip(looks, self._cut(len(looks)), strict=True)
+        )
 
     def jacobian(self, z: Vector, batch: Batch) -> Float[Array, "m d"]:
         """The mean Jacobian of the residuals, by one backward pass a row."""
@@ -274,18 +273,11 @@ class Oracle(eqx.Module):
         _count(self.batch_size if self.problem.samples is not None else 1)
         return jax.grad(lambda point: jnp.mean(self._objective(point, samples)[0]))(z)
 
-    def halved_objective_gradient(self, z: Vector, batch: Batch) -> Halves:
+    def halved_objective_gradient(self, z: Vector, batch: Batch) -> Parts:
         """`objective_gradient`, on either half of the batch."""
-        first = -(-self.batch_size // 2)
         _count(self.batch_size if self.problem.samples is not None else 1)
         with _uncounted():
-            return Halves(
-                replace(self, batch_size=first).objective_gradient(z, jax.tree.map(lambda r: r[:first], batch)),
-                replace(self, batch_size=self.batch_size - first).objective_gradient(
-                    z, jax.tree.map(lambda r: r[first:], batch)
-                ),
-                first / self.batch_size,
-            )
+            return self._shared(self._part(rows).objective_gradient(z, _rows(batch, rows)) for rows in self._cut(2))
 
     def exact_residuals(self, z: Vector) -> tuple[Float[Array, " m"], Callable[[Float[Array, " m"]], Vector]]:
         """Residuals of constraints that are all deterministic, and w -> J^T w."""
@@ -443,6 +435,20 @@ class Oracle(eqx.Module):
             start += block.size
         return slacks
 
+    def _cut(self, parts: int) -> list[slice]:
+        """The rows of the parts of a batch."""
+        edges = [-(-self.batch_size * i // parts) for i in range(parts + 1)]
+        return [slice(*edge) for edge in pairwise(edges)]
+
+    def _part(self, rows: slice) -> "Oracle":
+        """For a part of the batch."""
+        return replace(self, batch_size=rows.stop - rows.start)
+
+    def _shared(self, means: Iterable[Vector]) -> Parts:
+        means = tuple(means)
+        sizes = (self._part(rows).batch_size for rows in self._cut(len(means)))
+        return Parts(means, tuple(size / self.batch_size for size in sizes))
+
     def _copy(self, batch: Batch, copy: int) -> tuple[PyTree | None, ...]:
         """One of the independent batches within a batch."""
         b = self.batch_size
@@ -496,6 +502,10 @@ class Oracle(eqx.Module):
         )
         constraints = sum(1 if block.source is None else random for block in own)
         return constraints + objective * (1 if self.problem.samples is None else random)
+
+
+def _rows(batch: Batch, rows: slice) -> Batch:
+    return jax.tree.map(lambda each: each[rows], batch)
 
 
 def for_each(function: Callable[[Batch], PyTree], batches: Batch) -> PyTree:
