@@ -1,5 +1,6 @@
 """JAX and torch take the same steps on the same samples, to rounding."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,9 +9,20 @@ import torch
 
 import lariax as lx
 import lariax.torch as lt
+from lariax.loop import _drive
 
 A = np.linspace(1.0, 2.0, 5)
-BATCH = 8
+BOX = lx.sets.Box(-1.5, 1.2)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _compiled_in_a_hurry():
+    """A program runs for a moment here, so the time goes into compiling: less of it without optimisation."""
+    options = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+    hurried = eqx.filter_jit(_drive.advance.__wrapped__, compiler_options=options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_drive, "advance", hurried)
+        yield
 
 
 def objective(x, z):
@@ -47,7 +59,7 @@ def make_problem():
             "last": lx.AtMost(lambda x: x[4], 0.7, samples=None),
             "sum": lx.AtMost(jnp.sum, 50.0, samples=None),
         },
-        within=lx.sets.Box(-1.5, 1.2),
+        within=BOX,
     )
 
 
@@ -73,35 +85,35 @@ def samples_of(result, places):
     ]
 
 
+def tracked(**options):
+    return (
+        lx.TrackedLagrangian(**options),
+        lambda x: lt.TrackedLagrangian([{"params": [x], "within": BOX}], CONSTRAINTS, **options),
+    )
+
+
 METHODS = {
     "QuadraticPenalty": (
         lx.QuadraticPenalty(step_size=0.05, penalty=1.5, pairs=True),
-        lambda x: lt.QuadraticPenalty(
-            [{"params": [x], "within": lx.sets.Box(-1.5, 1.2)}], CONSTRAINTS, lr=0.05, penalty=1.5
-        ),
-        1,
+        lambda x: lt.QuadraticPenalty([{"params": [x], "within": BOX}], CONSTRAINTS, lr=0.05, penalty=1.5),
     ),
     "DualPenalty": (
         lx.DualPenalty(step_size=0.05, penalty=1.5, dual_step=0.3, pairs=True),
-        lambda x: lt.DualPenalty(
-            [{"params": [x], "within": lx.sets.Box(-1.5, 1.2)}], CONSTRAINTS, lr=0.05, penalty=1.5, dual_step=0.3
-        ),
-        1,
+        lambda x: lt.DualPenalty([{"params": [x], "within": BOX}], CONSTRAINTS, lr=0.05, penalty=1.5, dual_step=0.3),
     ),
-    "TrackedLagrangian": (
-        lx.TrackedLagrangian(),
-        lambda x: lt.TrackedLagrangian([{"params": [x], "within": lx.sets.Box(-1.5, 1.2)}], CONSTRAINTS),
-        2,
-    ),
+    "TrackedLagrangian": tracked(),
+    "TrackedLagrangian with a metric": tracked(adaptive_metric=True),
+    "TrackedLagrangian with one backward pass": tracked(one_backward=True),
 }
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_same_iterates(problem, name):
-    method, optimizer, start = METHODS[name]
-    x0 = np.full(5, 0.2)
-    result = lx.solve(problem, jnp.asarray(x0), method=method, iterations=1, batch_size=BATCH)
-    batches = samples_of(result, 100 + start)
+@pytest.mark.parametrize(("name", "rows"), [*zip(METHODS, (2, 5, 5, 8, 2), strict=True)])
+def test_same_iterates(problem, name, rows):
+    """Batches of two, of an even and of an odd number of rows; long enough for steps that measure and ordinary ones."""
+    method, optimizer = METHODS[name]
+    start, x0 = -(-method.start_samples // rows), np.full(5, 0.2)
+    result = lx.solve(problem, jnp.asarray(x0), method=method, iterations=1, batch_size=rows)
+    batches = samples_of(result, 300 + start)
     x = torch.tensor(x0, requires_grad=True)
     opt, closure = optimizer(x), closure_for(x)
     seen = {}
@@ -109,9 +121,9 @@ def test_same_iterates(problem, name):
         if call >= start:
             seen[call - start + 1] = x.detach().numpy().copy()  # x_{k+1}, where iteration k ends
         opt.step(closure, batch)
-    for iterations in (1, 2, 10, 100):
-        result = lx.solve(problem, jnp.asarray(x0), method=method, iterations=iterations, batch_size=BATCH)
+    for iterations in (1, 2, 10, 100, 300):
+        result = lx.solve(problem, jnp.asarray(x0), method=method, iterations=iterations, batch_size=rows)
         np.testing.assert_allclose(seen[iterations], result.x, rtol=0, atol=1e-11, err_msg=str(iterations))
-    assert np.linalg.norm(seen[100] - x0) > 0.5
+    assert np.linalg.norm(seen[300] - x0) > 0.5
     for constraint, multiplier in opt.multipliers.items():
         np.testing.assert_allclose(multiplier, result.multipliers[constraint], atol=1e-10, err_msg=constraint)

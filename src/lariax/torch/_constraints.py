@@ -160,28 +160,20 @@ class Constraints:
         self.indexed = {n: c for n, c in constraints.items() if c.indexed is not None}
         self.dtype, self.device = dtype, device
         self.blocks: list[Block] = []
+        self.rows = 0
+        self.inequality = self.random = torch.zeros(0, dtype=torch.bool, device=device)  # row by row
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.bounds: dict[str, Tensor] = {}
         self._constants: dict[Any, Tensor] = {}
         self._names = set(constraints)
+        samples = [constraint.samples is not None for constraint in self.named.values()]
+        self.has_pairs = any(samples)  # an unbiased product then needs two rows
+        self.all_random = all(samples)
+        self.has_inequalities = any(constraint.inequality for constraint in self.named.values())
 
     @property
     def names(self) -> list[str]:
         return [*self.named, *self.indexed]
-
-    @property
-    def rows(self) -> int:
-        return sum(block.size for block in self.blocks)
-
-    @property
-    def has_pairs(self) -> bool:
-        """Whether an unbiased product needs two rows."""
-        return any(constraint.samples is not None for constraint in self.named.values())
-
-    @property
-    def inequality(self) -> Tensor:
-        flags = [block.constraint.inequality for block in self.blocks for _ in range(block.size)]
-        return torch.tensor(flags, dtype=torch.bool, device=self.device)
 
     def restore(self, shapes: dict[str, tuple[int, ...]]) -> None:
         """As they were learned in an earlier run."""
@@ -229,6 +221,11 @@ class Constraints:
             joined = residuals[0] if len(residuals) == 1 else torch.cat(residuals, dim=1)
         return Seen(count, loss, joined, slopes, indexed)
 
+    def mean(self, rows: Tensor) -> Tensor:
+        """The mean of rows of residuals; of a constraint without samples the value itself, free of rounding."""
+        mean = rows.mean(dim=0)
+        return mean if self.all_random else torch.where(self.random, mean, rows[0])
+
     def slope_means(self, seen: Seen) -> Tensor:
         """Means over the rows of what gradients are taken of, less the bounds, which have none."""
         parts = []
@@ -247,10 +244,11 @@ class Constraints:
         for block, slope in zip(self.blocks, seen.slopes[: len(self.blocks)], strict=True):
             part = weights if block.size == weights.shape[-1] else weights[..., block.rows]
             if block.random:
-                part = (part * (block.constraint.sign / total)).expand(seen.size, block.size)
+                part = part * (block.constraint.sign / total)
+                part = part if part.ndim == 2 else part.expand(seen.size, block.size)
             else:
                 part = (part if part.ndim == 1 else part.mean(dim=0)) * (block.constraint.sign * share)
-            part = part.reshape(slope.shape)
+            part = part if part.shape == slope.shape else part.reshape(slope.shape)
             each.append(part if part.dtype is slope.dtype else part.to(slope.dtype))
         for constraint, slope, own in zip(self.indexed.values(), seen.slopes[len(self.blocks) :], indexed, strict=True):
             each.append((own * (constraint.sign / total)).reshape(slope.shape).to(slope.dtype))
@@ -337,8 +335,10 @@ class Constraints:
             )
         if len(self.shapes) == len(self.named) and len(self.blocks) < len(self.named):
             self._lay_out()
-        value = value.detach().to(self.dtype)
-        rest = value.reshape(count if constraint.samples is not None else 1, -1) - self._bound(name)
+        rest, bound = value.detach(), self._bound(name)
+        rest = rest if rest.dtype is self.dtype else rest.to(self.dtype)
+        rest = rest if rest.ndim == 2 else rest.reshape(count if constraint.samples is not None else 1, -1)
+        rest = rest - bound if isinstance(bound, Tensor) or bound else rest
         rest = -rest if constraint.sign < 0 else rest
         return rest if constraint.samples is not None else rest.expand(count, rest.shape[1])
 
@@ -363,3 +363,8 @@ class Constraints:
             block = Block(name, constraint, self.shapes[name], start)
             self.blocks.append(block)
             start += block.size
+        self.rows = start
+        self.inequality, self.random = (
+            torch.tensor([flag for block in self.blocks for flag in [of(block)] * block.size], device=self.device)
+            for of in (lambda block: block.constraint.inequality, lambda block: block.random)
+        )

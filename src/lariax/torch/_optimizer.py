@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from lariax.formulas import storm
+from lariax.torch import _kernels
 from lariax.torch._constraints import AbstractConstraint, Constraints
 from lariax.torch._passes import Closure, Passes, Space, Vector
 from lariax.torch._proximal import Proximal, is_separable, proximal_of
@@ -121,14 +122,15 @@ class AbstractConstrained(torch.optim.Optimizer):
         if not self.previous:
             self.previous = [torch.empty_like(p) for p in params]
         steps = [step_size * group["lr"] for group in self.param_groups for _ in group["params"]]
-        if not self.space.flat and fresh is not None and stale is not None and scaling is None and not self.exact:
+        if not self.space.flat and fresh is not None and stale is not None:
             numbers = torch.tensor([momentum, *steps], dtype=self.space.dtype).to(params[0].device, non_blocking=True)
-            fused()(targets, self.previous, estimate, fresh, stale, numbers)
+            low = targets if self.exact else None
+            _kernels.compiled(_kernels.advance)(params, low, self.previous, estimate, fresh, stale, scaling, numbers)
         else:
             if fresh is not None and stale is not None:
                 new = [storm(*each, momentum) for each in zip(fresh, stale, estimate, strict=True)]
                 torch._foreach_copy_(estimate, new)
-            torch._foreach_copy_(self.previous, [p.detach() for p in params])
+            torch._foreach_copy_(self.previous, params)
             self._shift(targets, estimate, steps, scaling)
         self._finish(targets, step_size, scaling)
 
@@ -236,28 +238,3 @@ def _check(params: list[Tensor], groups: list[dict[str, Any]], adaptive_metric: 
             "adaptive_metric=True scales every entry on its own, which a set or regulariser that ties entries together "
             "does not allow. Use a Box, NonNegative, L1 or nothing, or leave the metric out."
         )
-
-
-def _advance(
-    params: list[Tensor],
-    previous: list[Tensor],
-    estimate: list[Tensor],
-    fresh: list[Tensor],
-    stale: list[Tensor],
-    numbers: Tensor,
-) -> None:
-    """Seven streams: reads of x, g and two gradients, writes of x, the previous x and g."""
-    new = [storm(*each, numbers[0]) for each in zip(fresh, stale, estimate, strict=True)]
-    torch._foreach_copy_(estimate, new)
-    torch._foreach_copy_(previous, params)
-    torch._foreach_sub_(params, [numbers[1 + i] * g for i, g in enumerate(new)])
-
-
-_compiled: list[Any] = []
-
-
-def fused() -> Any:
-    """The update as one compiled kernel, made when first asked for."""
-    if not _compiled:
-        _compiled.append(torch.compile(_advance, fullgraph=True, dynamic=False))
-    return _compiled[0]

@@ -21,6 +21,7 @@ Vector = list[Tensor]
 
 
 Looked = TypeVar("Looked")
+_engine = getattr(torch.autograd.graph, "_engine_run_backward", None)
 
 
 class GraphUsedOnce(Exception):
@@ -49,6 +50,7 @@ class Space:
         self.params, self.dtype = params, dtype
         self.flat = params[0].device.type == "cpu"
         self.size = sum(p.numel() for p in params)
+        self._viewed: tuple[Tensor | None, list[Tensor]] = (None, [])
 
     def pack(self, gradients: Any) -> Vector:
         """A vector from one tensor a parameter; None counts as zero."""
@@ -68,7 +70,11 @@ class Space:
 
     def views(self, vector: Vector) -> list[Tensor]:
         """One tensor a parameter."""
-        return list(torch._utils._unflatten_dense_tensors(vector[0], self.params)) if self.flat else vector
+        if not self.flat:
+            return vector
+        if vector[0] is not self._viewed[0]:  # the estimate is looked at in every call
+            self._viewed = vector[0], list(torch._utils._unflatten_dense_tensors(vector[0], self.params))
+        return self._viewed[1]
 
     def point(self) -> Vector:
         """The parameters themselves, to be read."""
@@ -80,19 +86,13 @@ class Space:
             p.copy_(value)
 
 
-def dot(a: Vector, b: Vector) -> float:
-    return float(torch.stack([torch.sum(x * y) for x, y in zip(a, b, strict=True)]).sum())
-
-
-def square(a: Vector) -> float:
-    return float(torch.stack([torch.linalg.vector_norm(x) ** 2 for x in a]).sum())
-
-
 def minus(a: Vector, b: Vector) -> Vector:
     return [x - y for x, y in zip(a, b, strict=True)]
 
 
 def weighted(vectors: list[Vector], shares: list[float]) -> Vector:
+    if shares == [1.0]:
+        return vectors[0]
     total = [x * shares[0] for x in vectors[0]]
     for vector, share in zip(vectors[1:], shares[1:], strict=True):
         torch._foreach_add_(total, vector, alpha=share)
@@ -104,8 +104,10 @@ class Passes:
 
     def __init__(self, space: Space, constraints: Constraints, model: torch.nn.Module | None) -> None:
         self.space, self.constraints, self.model = space, constraints, model
-        self.params = space.params
+        self.params = tuple(space.params)
         self.single_use, self.looks = False, 0
+        modules = [] if model is None else model.modules()
+        self.buffers = [(module._buffers, name) for module in modules for name in module._buffers]  # of batch norm
         self.rank = distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
         self.processes = (
             distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
@@ -123,14 +125,16 @@ class Passes:
         """The batch as it came."""
         return [Piece(part, 0, None) for part in self.batches(batch)]
 
-    def cut(self, batch: Any) -> "Cut":
-        """The batch cut into halves; of an odd one the first is larger."""
+    def cut(self, batch: Any, groups: int = 2) -> "Cut":
+        """The batch as one group or cut into halves, of which the first is larger if it is odd."""
         parts = self.batches(batch)
         counts = [rows_of(part) for part in parts]
         first, total = self.place(sum(counts))
         if total < 2:
             raise ValueError("a batch of one row shows neither noise nor pairs: give batches of at least two rows.")
-        bounds = [0, -(-total // 2), total]
+        if len(parts) == groups == self.processes == 1:
+            return Cut([Piece(batch, 0, slice(0, total))], [1.0], total, False)
+        bounds = [-(-total * i // groups) for i in range(groups + 1)]
         pieces, at = [], 0
         for part, count in zip(parts, counts, strict=True):
             for group, (low, high) in enumerate(pairwise(bounds)):
@@ -166,10 +170,12 @@ class Passes:
             with self.undisturbed():
                 again = self.call(closure, piece)
             yield again, False
-        yield self.call(closure, piece), False
+        yield self.call(closure, piece) if seen is None else seen, False
 
     def gradient(self, outputs: Any, cotangents: Any, keep: bool, batched: bool = False) -> Any:
         try:
+            if _engine is not None and not batched:  # what `grad` calls, without its checks of shapes, made here before
+                return _engine(tuple(outputs), tuple(cotangents), keep, False, self.params, True, accumulate_grad=False)
             return torch.autograd.grad(
                 outputs, self.params, cotangents, retain_graph=keep, allow_unused=True, is_grads_batched=batched
             )
@@ -183,14 +189,12 @@ class Passes:
         """What a look gives; once more from the beginning, if it turns out that graphs can be used once."""
         if self.single_use or self.looks > 16:  # it would have turned out by now
             return look()
-        random, self.looks = self.random_state(), self.looks + 1
-        buffers = [] if self.model is None else [(b, b.clone()) for b in self.model.buffers()]
+        random, buffers, self.looks = self.random_state(), self._kept(), self.looks + 1
         try:
             return look()
         except GraphUsedOnce:
             self.set_random_state(random)
-            for buffer, value in buffers:
-                buffer.copy_(value)
+            self._restore(buffers)
             return look()
 
     # --- the two points
@@ -214,8 +218,7 @@ class Passes:
     @contextmanager
     def at(self, point: list[Tensor]) -> Iterator[None]:
         """The parameters hold other values; buffers (of batch norm) come out as they went in."""
-        here = [p.data for p in self.params]
-        buffers = [] if self.model is None else [(b, b.clone()) for b in self.model.buffers()]
+        here, buffers = [p.data for p in self.params], self._kept()
         try:
             for p, value in zip(self.params, point, strict=True):
                 p.data = value
@@ -223,8 +226,15 @@ class Passes:
         finally:
             for p, value in zip(self.params, here, strict=True):
                 p.data = value
-            for buffer, value in buffers:
-                buffer.copy_(value)
+            self._restore(buffers)
+
+    def _kept(self) -> list[tuple[Tensor, Tensor]]:
+        found = [owner.get(name) for owner, name in self.buffers]
+        return [(buffer, buffer.clone()) for buffer in found if buffer is not None]
+
+    def _restore(self, buffers: list[tuple[Tensor, Tensor]]) -> None:
+        for buffer, value in buffers:
+            buffer.copy_(value)
 
     def random_state(self) -> list[Tensor]:
         device = self.params[0].device

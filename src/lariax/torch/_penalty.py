@@ -110,7 +110,7 @@ class QuadraticPenalty(AbstractConstrained):
             t["following"] = self._moved(t["following"], k + 1, now.residuals)
             self.advance(self.estimate, now.gradient, stale.gradient, momentum, schedule.step_size_at(k + 1), scaling)
         t["last_slacks"] = t["slacks"]
-        if any(block.constraint.inequality for block in self.constraints.blocks):
+        if self.constraints.has_inequalities:
             step_size = schedule.step_size_at(k + 1) * self.param_groups[0]["lr"]
             moved = torch.add(t["slacks"], t["slack_gradient"], alpha=-step_size).clamp_(min=0)
             t["slacks"] = torch.where(t["inequality"], moved, 0)
@@ -120,7 +120,7 @@ class QuadraticPenalty(AbstractConstrained):
 
     def _start(self, closure: Closure, pieces: list[Piece]) -> Look:
         rows = self.passes.rows(closure, pieces)
-        inequality, mean = self.constraints.inequality, rows.mean(dim=0)
+        inequality, mean = self.constraints.inequality, self.constraints.mean(rows)
         nothing = torch.zeros_like(mean)
         slacks = torch.where(inequality, (-mean).clamp(min=0), nothing)
         now = self._look(closure, pieces, self.schedule.penalty_at(1), nothing, slacks, 1)
@@ -161,7 +161,7 @@ class QuadraticPenalty(AbstractConstrained):
                 "Give batches of two or more rows."
             )
         residuals = rows + slacks
-        mean = residuals.mean(dim=0)
+        mean = self.constraints.mean(rows) + slacks
         weights = torch.add(multipliers, self._partners(residuals), alpha=penalty)
         own = weights[passes.own(total)] if passes.processes > 1 else weights
         parts: list[Vector] = []
@@ -180,16 +180,12 @@ class QuadraticPenalty(AbstractConstrained):
 
     def _partners(self, rows: Tensor) -> Tensor:
         """For each row the mean of the others; its own value where a constraint has no samples."""
-        blocks = self.constraints.blocks
-        random = [block.random for block in blocks]
-        if not any(random):
+        if not self.constraints.has_pairs:
             return rows
         others = leave_one_out(rows)
         if self.population is not None:
             others = repelled(others, rows, self.population)
-        if all(random):
-            return others
-        return torch.cat([(others if block.random else rows)[:, block.rows] for block in blocks], dim=1)
+        return others if self.constraints.all_random else torch.where(self.constraints.random, others, rows)
 
     def _scaling(self, gradient: Vector) -> Vector | None:
         """Adam's: 1 / root of the running mean square of each entry of the gradient."""
@@ -222,7 +218,11 @@ class QuadraticPenalty(AbstractConstrained):
         return {**now, "step_size": now["step_size"] * self.param_groups[0]["lr"]}
 
     def _export(self) -> dict[str, Any]:
-        return {"estimate": self.estimate, "squares": self.squares, "tracked": dict(self.tracked)}
+        copies = {
+            "estimate": [part.clone() for part in self.estimate],
+            "squares": [part.clone() for part in self.squares],
+        }
+        return {**copies, "tracked": dict(self.tracked)}
 
     def _import(self, saved: dict[str, Any]) -> None:
         device = self.space.params[0].device
@@ -241,24 +241,19 @@ class DualPenalty(QuadraticPenalty):
         params, constraints, lr, penalty, exponents, population, adaptive_metric, model: as in `QuadraticPenalty`.
 
     >>> import torch, lariax.torch as lt
-    >>> x = torch.ones(2, requires_grad=True)
-    >>> opt = lt.DualPenalty([x], {"sum": lt.Equal(1.0, samples=None)}, lr=0.2, dual_step=0.3)
-    >>> for _ in range(300):
-    ...     loss = opt.step(lambda batch: (((x - 1) ** 2).sum(), {"sum": x.sum()}), None)
-    >>> x.detach().round(decimals=1).tolist()
-    [0.5, 0.5]
+    >>> model = torch.nn.Linear(2, 1)
+    >>> opt = lt.DualPenalty(model, {"size": lt.AtMost(1.0, samples=None)}, lr=0.1, dual_step=0.3)
     """
 
     def __init__(
         self,
         params: Any,
         constraints: Mapping[str, AbstractConstraint],
-        lr: float = 0.1,
-        penalty: float = 1.0,
+        *args: Any,
         dual_step: float = 1.0,
-        **options: Any,
+        **kwargs: Any,
     ) -> None:
-        super().__init__(params, constraints, lr, penalty, **options)
+        super().__init__(params, constraints, *args, **kwargs)
         if not dual_step >= 0:
             raise ValueError(f"dual_step must be at least 0, found {dual_step}.")
         self.dual_step = dual_step

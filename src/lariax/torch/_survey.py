@@ -215,14 +215,14 @@ class Survey:
 
     def _gradient(self, output: Tensor, keep: bool = False) -> Tensor:
         with torch.no_grad():
-            return self._flat(self.passes.gradient(output, torch.ones_like(output), keep))
+            return self._flat(self.passes.gradient([output], [torch.ones_like(output)], keep))
 
     def _batched(self, output: Tensor, cotangents: Tensor) -> Any:
         """Gradients for several cotangents at once; one after the other where an operation cannot be vectorised."""
         try:
-            return self.passes.gradient(output, cotangents, keep=True, batched=True)
+            return self.passes.gradient([output], [cotangents], keep=True, batched=True)
         except RuntimeError:
-            each = [self.passes.gradient(output, row, keep=True) for row in cotangents]
+            each = [self.passes.gradient([output], [row], keep=True) for row in cotangents]
             return [None if column[0] is None else torch.stack(column) for column in zip(*each, strict=True)]
 
     def _each(self, output: Tensor) -> Iterator[Tensor]:

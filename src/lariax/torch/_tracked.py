@@ -12,40 +12,34 @@ import torch
 from torch import Tensor
 
 from lariax.formulas import (
-    EVERY,
-    OFTEN,
     WINDOW,
     Answers,
     Curvature,
+    Descent,
     Filter,
     Load,
     believable,
-    gain,
+    interval_at,
     lagged,
     measured,
-    multiplier_bound,
     next_refresh,
     next_scale,
+    noise_rate_at,
     often_at,
-    penalty_for,
     push,
     rate_at,
-    relieved,
     remembered,
-    repelled,
-    signed,
-    step_for,
     storm,
-    times,
     updated,
     variance_of_mean,
     violation,
 )
+from lariax.torch import _host, _kernels
 from lariax.torch._constraints import AbstractConstraint, Seen
 from lariax.torch._optimizer import AbstractConstrained
 from lariax.torch._passes import Closure, Cut, Vector, minus, weighted
 from lariax.torch._survey import Survey
-from lariax.torch._tuned import Choice, Groups, Tuned, Values, rows_times, sum_of_squares
+from lariax.torch._tuned import Choice, Groups, Looked, Rules, Sizes, Tuned, inner, rows_times, sum_of_squares
 
 START_ROWS = 16  # rows that the start wants to see
 REFRESH_ROWS = 64  # rows that a refresh looks back on
@@ -103,16 +97,15 @@ class TrackedLagrangian(AbstractConstrained):
         for name, value in (("step_size", step_size), ("penalty", penalty), ("gain_exponent", gain_exponent)):
             if value is not None and not value > 0:
                 raise ValueError(f"{name} must be positive, found {value}.")
-        self.step_size, self.penalty, self.gain_exponent = step_size, penalty, gain_exponent
+        self.rules = Rules(step_size, penalty, gain_exponent, population, bool(self.indexed), self.space.dtype)
         self.one_backward = one_backward
-        info = torch.finfo(self.space.dtype)
-        self.tiny, self.eps = float(info.tiny), float(info.eps)
         self.estimate: Vector = []
         self.metric: Vector | None = None  # squares of it multiply steps
         self.tuned: Tuned | None = None
         self.recent: list[Any] = []  # batches that the start or the next refresh will look at
         self.start = self.window = self.next_refresh = 0
         self.lengths = (0.0, 0.0)  # eta and rho of the last move
+        self.reach = 0.0  # dx = -reach * estimate in it; 0: not so, for sets, groups or low precision
         self.indexed_penalty = (0.0, 0.0)  # for the estimate, and to come
         self.rows = 0  # in a batch, over all processes
         self.indexed_size = 1.0
@@ -122,11 +115,10 @@ class TrackedLagrangian(AbstractConstrained):
     @torch.no_grad()
     @np.errstate(all="ignore")  # a step that is not finite is taken back
     def step(self, closure: Closure, batch: Any) -> Tensor:  # type: ignore[override]
-        cut = self.passes.cut(batch)
         if self.tuned is None:
-            return self._collect(closure, batch, cut)
+            return self._collect(closure, batch)
         k, s = self.calls + 1 - self.start, self.tuned
-        fresh, stale, momentum, loss = self.passes.insist(lambda: self._iterate(closure, cut, float(k), s))
+        fresh, stale, momentum, loss = self._iterate(closure, batch, k, s)
         self.calls += 1
         if k > self.next_refresh - self.window:
             self.recent.append(batch)
@@ -145,89 +137,111 @@ class TrackedLagrangian(AbstractConstrained):
         return loss
 
     def _iterate(
-        self, closure: Closure, cut: Cut, k: float, s: Tuned
+        self, closure: Closure, batch: Any, k: int, s: Tuned
     ) -> tuple[Vector | None, Vector | None, float, Tensor]:
         """The state after a batch, and (gradient at the current point, at the one before, momentum, loss).
 
         Without gradients the step was refused, and the parameters are back where they were.
         """
+        if k % interval_at(_host, k):
+            return self._judged(s, k, self._look(closure, self.passes.cut(batch, 1), k, s, measuring=False))
+        cut = self.passes.cut(batch, 2)
+        return self._judged(s, k, self.passes.insist(lambda: self._look(closure, cut, k, s, measuring=True)))
+
+    def _look(self, closure: Closure, cut: Cut, k: int, s: Tuned, measuring: bool) -> Looked:
+        """A batch at both points. The host turns numbers over while the device is at work on a backward pass."""
+        rules, rho = self.rules, self.lengths[1]
         random = self.passes.random_state()
-        due = k < OFTEN or k % EVERY == 0
         with self.passes.at(self.previous):
-            before, looks = self._then(closure, cut, s, due or not self.one_backward)
+            before, looks = self._then(closure, cut, s, measuring or not self.one_backward)
         self.passes.set_random_state(random)
-        hold = not (cut.streamed or self.passes.single_use)
+        early = None if before is None or self.one_backward else self._sums(before.mean)
+        hold = not cut.streamed and not (measuring and self.passes.single_use)
         graphs = [self.passes.call(closure, piece) for piece in cut.pieces] if hold else None
-        rows = self.passes.rows(closure, cut.pieces) if graphs is None else self._gathered(graphs)
-        rate = rate_at(np, k)
-        values = self._values(s, self._gathered(looks).double().cpu().numpy(), rows.double().cpu().numpy(), k, rate)
+        rows = self._gathered(graphs) if graphs else self.passes.rows(closure, cut.pieces)
+        c0, c1, *numbers = self._fetched(self._gathered(looks), rows, early)
 
+        alpha = rules.gain(s.of_constraints, k)
+        values = rules.values(s, c0, c1, alpha, rho)
+        of_constraints = rules.of_constraints(s, c0, c1, alpha, rate_at(_host, k))
         own = self._sent(values.each_weights[self.passes.own(cut.total)])
-        sets: list[Choice] = [lambda i, look: (own[cut.pieces[i].rows], self._indexed(look, 1))]
-        if due:
-            fixed, following, common = (self._sent(w) for w in (s.weights, values.following, values.weights))
-            sets = [
+        whole = len(cut.pieces) == 1
+        sets: list[Choice] = [lambda i, look: (own if whole else own[cut.pieces[i].rows], self._indexed(look, 1))]
+        if measuring:
+            following = rules.following(s, c0, c1, rho)
+            fixed, follow, common = (self._sent(w) for w in (s.weights, following, values.weights))
+            sets += [
                 lambda i, look: (fixed, self._indexed(looks[i], 0)),
-                lambda i, look: (following, self._indexed(look, 1)),
+                lambda i, look: (follow, self._indexed(look, 1)),
                 lambda i, look: (common, self._indexed(look, 1)),
-                *sets,
             ]
-        (*others, now), present = self._backward(closure, cut, sets, graphs)
-        dx = minus(self.space.point(), self.space.pack(self.previous))
-        answers = None if before is None or not due else self._answers(others, before, dx, cut.shares)
-        if before is None or self.one_backward:
-            before = now  # a fresh measurement, of a gradient that is not followed
-        noise, rest, off, size, moved = self._numbers(now.mean, before, dx, cut.shares)
+        (now, *others), present = self._backward(closure, cut, sets, graphs)
+        late = self._sums(now.mean) if early is None else self._products(now.mean)
+        answers = self._answers(others, before, now, cut.shares) if measuring and before is not None else None
+        numbers += self._fetched(late, answers)
+        sizes = self._sizes(numbers[0], numbers[0] if early is None else numbers[1])
+        stale = now.mean if before is None or self.one_backward else before.mean
+        measurements = None if answers is None else numbers[-1]
+        return Looked(
+            values, of_constraints, alpha, now.mean, stale, sizes, measurements, cut.total, present, self._loss(present)
+        )
 
-        alpha = self._gain(s.of_gradient, k)
+    def _judged(self, s: Tuned, k: int, seen: Looked) -> tuple[Vector | None, Vector | None, float, Tensor]:
+        """The state that follows from what was seen, and the gradients; or a step back."""
+        rules, rate = self.rules, rate_at(_host, k)
+        alpha, scale, sizes = rules.gain(s.of_gradient, k), s.scale, seen.sizes
         if self.one_backward:
-            alpha = max(alpha, min(1.0, 4 * s.scale))  # a mean that lags behind the steps would swing
-        curvature, drift = s.curvature, s.of_gradient.drift
-        if answers is not None:
-            curvature, drift = measured(np, curvature, drift, answers, often_at(np, k, rate), cut.total)
-        curvature = remembered(np, curvature, k)
-        of_gradient = updated(
-            s.of_gradient,
-            alpha,
-            rate,
-            noise=noise + self.eps**2 * rest,
-            drift=drift,
-            innovation=believable(np, s.of_gradient, off),
+            alpha = max(alpha, min(1.0, 4 * scale))  # a mean that lags behind the steps would swing
+        curvature, drift, noise = s.curvature, s.of_gradient.drift, s.of_gradient.noise
+        if seen.measured is not None:
+            spread, length, x, *answers = seen.measured
+            noise = lagged(noise, spread + rules.eps**2 * sizes.before, noise_rate_at(_host, k))  # with rounding
+            length = length + rules.tiny
+            real = length > (1e-12 * (1 + np.sqrt(x))) ** 2
+            told = Answers(length, real, *answers)
+            curvature, drift = measured(_host, curvature, drift, told, often_at(_host, k), seen.total)
+        values = seen.values
+        limit = 10 * (
+            np.sqrt(sizes.before) + np.sqrt(s.of_gradient.noise) + push(_host, s.shape, values.weights - s.weights)
         )
-        scale = next_scale(
-            np,
-            s.scale,
-            k,
-            rate,
-            s.shape,
-            left=violation(np, self.inequality, s.multipliers, s.constraints),
-            gain_of_step=moved / (self.lengths[0] ** 2 * s.of_gradient.error + self.tiny),
-            error=s.of_constraints.error,
-            of_gradient=(curvature.drift, alpha, of_gradient.noise),
-            of_constraints=(values.of_constraints.drift, values.alpha, values.of_constraints.noise),
-            tiny=self.tiny,
-        )
-        if self.one_backward:  # gradient noise that is not averaged away moves x, whatever it looks like from inside
-            scale = min(scale, (1 + k / WINDOW) ** (-2 / 3))
-        loss = self._loss(present, cut)
-        limit = 10 * (np.sqrt(rest) + np.sqrt(s.of_gradient.noise) + push(np, s.shape, values.weights - s.weights))
-        sound = np.isfinite(size + of_gradient.error + curvature.largest + np.sum(values.constraints))
-        if not (sound and np.sqrt(size) <= limit):
+        known = _host.sum(values.constraints) + noise + drift + curvature.largest
+        if not (np.isfinite(limit + known) and np.sqrt(sizes.now) <= limit):
             self.tuned = s._replace(scale=max(s.scale / 4, 1e-8), backed_off=s.backed_off + 1)
             torch._foreach_copy_(self.space.params, self.previous)
             self.exact = {}
-            return None, None, alpha, loss
+            return None, None, alpha, seen.loss
+        curvature = remembered(_host, curvature, k)
+        innovation = believable(_host, s.of_gradient, sizes.off)
+        of_gradient = updated(s.of_gradient, alpha, rate, noise=noise, drift=drift, innovation=innovation)
+        descent = s.descent.after(_host, k, sizes.down)
+        scale = next_scale(
+            _host,
+            scale,
+            k,
+            rate,
+            s.shape,
+            left=violation(_host, rules.inequality, s.multipliers, s.constraints),
+            gain_of_step=sizes.moved / (self.lengths[0] ** 2 * s.of_gradient.error + rules.tiny),
+            descent=descent,
+            error=s.of_constraints.error,
+            of_gradient=(curvature.drift, alpha, of_gradient.noise),
+            of_constraints=(seen.of_constraints.drift, seen.alpha, seen.of_constraints.noise),
+            tiny=rules.tiny,
+        )
+        if self.one_backward:  # gradient noise that is not averaged away moves x, whatever it looks like from inside
+            scale = min(scale, (1 + k / WINDOW) ** (-2 / 3))
         self.tuned = s._replace(
             constraints=values.constraints,
             multipliers=values.multipliers,
             weights=values.weights,
             of_gradient=of_gradient,
-            of_constraints=values.of_constraints,
+            of_constraints=seen.of_constraints,
             curvature=curvature,
             scale=scale,
+            descent=descent,
         )
-        self._move_indexed(present, s)
-        return now.mean, before.mean, alpha, loss
+        self._move_indexed(seen.present, s)
+        return seen.now, seen.before, alpha, seen.loss
 
     # --- looking
 
@@ -265,85 +279,76 @@ class TrackedLagrangian(AbstractConstrained):
         rows = [look.residuals for look in looks]
         return self.passes.gather(rows[0] if len(rows) == 1 else torch.cat(rows))
 
-    def _loss(self, looks: list[Seen], cut: Cut) -> Tensor:
+    def _loss(self, looks: list[Seen]) -> Tensor:
         local = sum(look.size for look in looks)
-        parts = [look.mean_loss(local) for look in looks]
-        return self.passes.mean(sum(parts[1:], parts[0]))
+        first, *rest = [look.mean_loss(local) for look in looks]
+        return self.passes.mean(sum(rest, first))
 
     def _sent(self, weights: np.ndarray) -> Tensor:
         return torch.from_numpy(weights).to(self.constraints.device, self.space.dtype)
 
+    @staticmethod
+    def _fetched(*given: Tensor | None) -> list[np.ndarray]:
+        """Numbers on the host in double precision; those of a GPU in one transfer."""
+        tensors = [each for each in given if each is not None]
+        if tensors[0].device.type == "cpu":
+            return [each.numpy().astype(np.float64) for each in tensors]
+        joined = torch.cat([each.reshape(-1) for each in tensors]).double().cpu().numpy()
+        parts = np.split(joined, np.cumsum([each.numel() for each in tensors])[:-1])
+        return [part.reshape(each.shape) for part, each in zip(parts, tensors, strict=True)]
+
     # --- the numbers
 
-    def _values(self, s: Tuned, c0: np.ndarray, c1: np.ndarray, k: float, rate: Any) -> Values:
-        """Constraint values, multipliers and weights, on the host."""
-        shape, rho, rows = s.shape, self.lengths[1], c0.shape[0]
-        alpha = self._gain(s.of_constraints, k)
-        each = storm(c1, c0, s.constraints, alpha)
-        constraints = np.mean(each, axis=0)
-        others = (rows * constraints - each) / (rows - 1)
-        if self.population is not None:
-            others = np.where(self.random, repelled(others, each, self.population), others)
+    def _sums(self, gradient: Vector) -> Tensor:
+        """||gradient||^2, its distance to the estimate squared, ||estimate||^2; ||dx||^2 and dx . gradient, where the
+        estimate does not tell them."""
+        found = self._kernel(_kernels.sums)(gradient, self.estimate, self.metric)
+        if self.reach:
+            return found
+        dx = self._dx()
+        return torch.cat([found, torch.stack([self._length(dx), inner(dx, gradient)])])
 
-        def respond(values: np.ndarray) -> np.ndarray:
-            """What a change of the constraint values does to the weights: the penalty's answer and the multiplier's."""
-            return rho * (rows_times(shape.penalty, values) + s.scale * rows_times(shape.dual, values))
+    def _products(self, gradient: Vector) -> Tensor:
+        """||gradient||^2, and its product with the estimate or with dx."""
+        if self.reach:
+            return self._kernel(_kernels.products)(gradient, self.estimate, self.metric)
+        return torch.stack([self._square(gradient), inner(self._dx(), gradient)])
 
-        multipliers = self._signed(s.multipliers + s.scale * rho * times(np, shape.dual, constraints))
-        if np.sum(self.inequality) > 1:
-            multipliers = relieved(np, self.inequality, shape, multipliers)
-        bound = multiplier_bound(np, shape, multipliers, s.force, self.tiny)
-        each_weights = self._signed(bound * s.multipliers + respond(others))
-        mean0, change = np.mean(c0, axis=0), c1 - c0
-        following = s.weights + respond(np.mean(change, axis=0))
-        of_constraints = updated(
-            s.of_constraints,
-            alpha,
-            rate,
-            noise=variance_of_mean(np, c0) + (self.eps * mean0) ** 2,
-            drift=lagged(s.of_constraints.drift, variance_of_mean(np, change), rate),
-            innovation=believable(np, s.of_constraints, (mean0 - s.constraints) ** 2),
-        )
-        return Values(
-            constraints,
-            bound * multipliers,
-            each_weights,
-            np.mean(each_weights, axis=0),
-            np.where(self.inequality & (s.weights <= 0), 0, following),
-            of_constraints,
-            alpha,
-        )
+    def _sizes(self, early: np.ndarray, late: np.ndarray) -> Sizes:
+        """From `_sums` at the previous point and `_products` at the current one, or `_sums` there alone."""
+        before, off, estimate = early[:3]
+        if self.reach:  # dx = -reach * estimate, so products with dx are products with the estimate
+            moved, first = self.reach**2 * estimate, -self.reach * (before + estimate - off) / 2
+        else:
+            moved, first = early[3:]
+        now, second = late[0], first
+        if late is not early:
+            second = -self.reach * late[1] if self.reach else late[1]
+        return Sizes(before, off, now, moved, -(first + second) / 2)
 
-    def _numbers(self, fresh: Vector, before: Groups, dx: Vector, shares: list[float]) -> list[float]:
-        """Noise of a batch's gradient, ||it||^2, its distance to the estimate squared; ||gradient now||^2, ||dx||^2."""
-        mean = before.mean
-        return torch.stack(
-            [
-                self._spread(before.each, shares),
-                self._square(mean),
-                self._square(minus(mean, self.estimate)),
-                self._square(fresh),
-                self._length(dx),
-            ]
-        ).tolist()
+    def _kernel(self, function: Any) -> Any:
+        return function if self.space.flat else _kernels.compiled(function)
 
-    def _answers(self, others: list[Groups], before: Groups, dx: Vector, shares: list[float]) -> Answers:
-        """How the gradient answers to the step, with fixed weights, weights that follow, and the new ones."""
+    def _dx(self) -> Vector:
+        return minus(self.space.point(), self.space.pack(self.previous))
+
+    def _answers(self, others: list[Groups], before: Groups, now: Groups, shares: list[float]) -> Tensor:
+        """Noise of the gradient, ||dx||^2, ||x||^2, and how the gradient answers to the step: with fixed weights,
+        weights that follow, and the new ones."""
         fixed, follow, full = others
-        at_fixed, at_follow = minus(fixed.mean, before.mean), minus(follow.mean, before.mean)
+        dx, at_fixed, at_follow = self._dx(), minus(fixed.mean, before.mean), minus(follow.mean, before.mean)
         if self.one_backward:  # the estimate does not follow the moves, so all of a move is drift
+            noise = self._spread(now.each, shares)
             of_step, of_weights = self._square(at_follow), self._square(minus(full.mean, follow.mean))
         else:
             moves = [minus(a, b) for a, b in zip(follow.each, before.each, strict=True)]
             turns = [minus(a, b) for a, b in zip(full.each, follow.each, strict=True)]
-            of_step = self._spread(moves, shares)
-            of_weights = self._spread(turns, shares)
-        along = torch.stack([torch.sum(a * b) for a, b in zip(dx, at_follow, strict=True)]).sum()
+            noise, of_step, of_weights = (self._spread(each, shares) for each in (before.each, moves, turns))
+        along = inner(dx, at_follow)
         size = self._length(self.space.pack(self.previous))
-        numbers = [self._length(dx), size, self._square(at_fixed), along, self._square(at_follow), of_step, of_weights]
-        length, size, *rest = torch.stack(numbers).tolist()
-        length += self.tiny
-        return Answers(length, length > (1e-12 * (1 + size**0.5)) ** 2, *rest)
+        return torch.stack(
+            [noise, self._length(dx), size, self._square(at_fixed), along, self._square(at_follow), of_step, of_weights]
+        )
 
     def _square(self, vector: Vector) -> Tensor:
         """||gradient||^2, in the coordinates of the metric."""
@@ -361,29 +366,13 @@ class TrackedLagrangian(AbstractConstrained):
         """The variance of the mean over two halves, in all entries together."""
         return shares[0] * shares[1] * self._square(minus(each[0], each[1]))
 
-    def _gain(self, filter: Filter, k: float) -> Any:
-        if self.gain_exponent is None:
-            return gain(filter)
-        return (k + 1) ** -self.gain_exponent + 0 * filter.error
-
-    def _lengths(self, s: Tuned) -> tuple[float, float]:
-        """eta and rho."""
-        rho = 0.0
-        if s.constraints.size:
-            pushed = push(np, s.shape, times(np, s.shape.penalty, s.constraints))
-            rho = penalty_for(np, s.curvature, s.force, pushed, self.tiny)
-            rho = rho if self.penalty is None else self.penalty * s.curvature.largest
-        stiff = rho + (s.curvature.largest if self.indexed else 0.0)
-        eta = step_for(np, s.curvature, s.scale, stiff, self.tiny)
-        return float(eta if self.step_size is None else self.step_size), float(rho)
-
-    def _signed(self, weights: np.ndarray) -> np.ndarray:
-        return signed(np, self.inequality, weights)
-
     # --- moving
 
     def _move(self, s: Tuned, fresh: Vector | None, stale: Vector | None, momentum: float) -> None:
-        self.lengths = self._lengths(s)
+        self.lengths = self.rules.lengths(s)
+        rates = {group["lr"] for group in self.param_groups}
+        free = len(rates) == 1 and not self.low and not any(self.proximals)
+        self.reach = self.lengths[0] * rates.pop() if free else 0.0
         scaling = None if self.metric is None else [m**2 for m in self.metric]
         self.advance(self.estimate, fresh, stale, momentum, self.lengths[0], scaling)
 
@@ -399,8 +388,9 @@ class TrackedLagrangian(AbstractConstrained):
 
     # --- the start, and now and then
 
-    def _collect(self, closure: Closure, batch: Any, cut: Cut) -> Tensor:
+    def _collect(self, closure: Closure, batch: Any) -> Tensor:
         """Until there are enough rows to start from."""
+        cut = self.passes.cut(batch)
         if self.calls == 0:
             self.rows, self.start = cut.total, -(-START_ROWS // cut.total)
             self.window = 1 << (max(REFRESH_ROWS // cut.total, 1).bit_length() - 1)
@@ -413,7 +403,7 @@ class TrackedLagrangian(AbstractConstrained):
             self._move(self.tuned, None, None, 1.0)
         else:
             with self.passes.undisturbed():
-                loss = self._loss([self.passes.call(closure, piece, graph=False) for piece in cut.pieces], cut)
+                loss = self._loss([self.passes.call(closure, piece, graph=False) for piece in cut.pieces])
         self.calls += 1
         return loss
 
@@ -421,7 +411,7 @@ class TrackedLagrangian(AbstractConstrained):
         """From all batches collected; gradients and values from the first."""
         passes = self.passes
         rows = passes.rows(closure, cut.pieces).double().cpu().numpy()
-        self._lay_out()
+        self.rules.lay_out(self.constraints.inequality, self.constraints.random)
         if self.adaptive_metric:
             self.metric = [torch.ones_like(part) for part in self.space.zeros()]
         self.indexed_size = self._indexed_size(closure)
@@ -429,37 +419,35 @@ class TrackedLagrangian(AbstractConstrained):
 
         # noise of values and gradients over all batches
         objective = self._survey(closure).objective()
-        force = float(sum_of_squares([objective.mean]))
+        force = np.float64(sum_of_squares([objective.mean]))
         all_rows = [passes.rows(closure, passes.whole(batch)).double().cpu().numpy() for batch in self.recent]
         each_row = np.concatenate(all_rows)
         value_noise = each_row.shape[0] / cut.total * variance_of_mean(np, each_row)
-        load = Load(~self.inequality, largest, force, objective.variance / cut.total, value_noise, cut.total)
+        load = Load(~self.rules.inequality, largest, force, objective.variance / cut.total, value_noise, cut.total)
         shape = self._survey(closure).shape(load, None, 0)
 
         constraints = np.mean(rows, axis=0)
-        others = (cut.total * constraints - rows) / (cut.total - 1)
-        if self.population is not None:
-            others = np.where(self.random, repelled(others, rows, self.population), others)
-        each = self._signed(largest * rows_times(shape.penalty, others))
+        each = self.rules.signed(largest * rows_times(shape.penalty, self.rules.others(rows, constraints)))
         own = self._sent(each[passes.own(cut.total)])
         self.indexed_penalty = (largest / self.indexed_size,) * 2
         sets: list[Choice] = [lambda i, look: (own[cut.pieces[i].rows], self._indexed(look, 1))]
         (first,), looks = self._backward(closure, cut, sets, None)
         self.estimate = first.mean
-        noise = float(self._spread(first.each, cut.shares))
+        noise = np.float64(self._spread(first.each, cut.shares))
         tuned = Tuned(
             constraints,
             np.zeros_like(constraints),
             np.mean(each, axis=0),
             Filter.fresh(noise),
             Filter.fresh(value_noise),
-            Curvature(largest, largest**2, largest, largest**2, 0.0),
-            0.1,
+            Curvature(largest, largest**2, largest, largest**2, np.float64(0)),
+            np.float64(0.1),
+            Descent(np.float64(0), np.float64(0)),
             force,
             shape,
         )
         self._move_indexed(looks, tuned)
-        return tuned, self._loss(looks, cut)
+        return tuned, self._loss(looks)
 
     def _bend(self, closure: Closure, cut: Cut) -> float:
         """The curvature of the objective, from a short step along its gradient, or anywhere if it has none."""
@@ -469,15 +457,15 @@ class TrackedLagrangian(AbstractConstrained):
         with self.passes.undisturbed():
             slope = self._backward(closure, cut, plain, None)[0][0].mean
         size, steep = (float(torch.sqrt(sum_of_squares(v))) for v in (point, slope))
-        along = [g / (steep + self.tiny) for g in slope]
+        along = [g / (steep + self.rules.tiny) for g in slope]
         if steep == 0:
             along = [torch.full_like(g, space.size**-0.5) for g in slope]
-        reach = 100 * self.eps**0.5 * (1 + size)
+        reach = 100 * self.rules.eps**0.5 * (1 + size)
         probe = space.views([x - reach * g for x, g in zip(point, along, strict=True)])
         with self.passes.undisturbed(), self.passes.at([v.to(p) for v, p in zip(probe, space.params, strict=True)]):
             beyond = self._backward(closure, cut, plain, None)[0][0].mean
-        bend = float(torch.sqrt(sum_of_squares(minus(beyond, slope)))) / (reach + self.tiny)
-        return max(bend, 1e-3 * steep / (1 + size))
+        bend = float(torch.sqrt(sum_of_squares(minus(beyond, slope)))) / (reach + self.rules.tiny)
+        return np.float64(max(bend, 1e-3 * steep / (1 + size)))
 
     def _refreshed(self, closure: Closure, s: Tuned) -> Tuned:
         """The shape of the penalty, the size of the objective's gradient and the metric, anew."""
@@ -485,7 +473,7 @@ class TrackedLagrangian(AbstractConstrained):
             s = self._remeasured(closure, s, self.metric)
         survey = self._survey(closure)
         slope = survey.objective(by_row=False).mean
-        active = ~self.inequality | (s.multipliers > 0) | (s.constraints > 0)
+        active = ~self.rules.inequality | (s.multipliers > 0) | (s.constraints > 0)
         load = Load(active, s.curvature.largest, s.force, s.of_gradient.noise, s.of_constraints.noise, self.rows)
         if self.indexed:
             self.indexed_size = self._indexed_size(closure)
@@ -504,7 +492,7 @@ class TrackedLagrangian(AbstractConstrained):
                     count += 1
         rms = [torch.sqrt(total / count) for total in squares]
         middle = sum(float(part.sum()) for part in rms) / self.space.size
-        wanted = [torch.sqrt(middle / (part + 1e-3 * middle + self.tiny)) for part in rms]
+        wanted = [torch.sqrt(middle / (part + 1e-3 * middle + self.rules.tiny)) for part in rms]
         self.metric = [
             torch.sqrt(old * new) for old, new in zip(before, wanted, strict=True)
         ]  # halfway: looks are noisy
@@ -527,11 +515,6 @@ class TrackedLagrangian(AbstractConstrained):
         """The mean of ||J_i||^2 over examples, from one backward pass with random signs."""
         return self._survey(closure).indexed_size(self.calls) if self.indexed else 1.0
 
-    def _lay_out(self) -> None:
-        blocks = self.constraints.blocks
-        self.inequality = self.constraints.inequality.cpu().numpy()
-        self.random = np.array([block.random for block in blocks for _ in range(block.size)], bool)
-
     # --- what it knows
 
     def _named_multipliers(self) -> dict[str, Tensor]:
@@ -545,7 +528,7 @@ class TrackedLagrangian(AbstractConstrained):
         return {
             "step_size": self.lengths[0],
             "penalty": self.lengths[1],
-            "gain": float(self._gain(s.of_gradient, float(self.calls - self.start))),
+            "gain": float(self.rules.gain(s.of_gradient, float(self.calls - self.start))),
             "curvature": float(s.curvature.largest),
             "scale": float(s.scale),
             "gradient_error": float(np.sqrt(s.of_gradient.error)),
@@ -560,13 +543,13 @@ class TrackedLagrangian(AbstractConstrained):
 
     def _export(self) -> dict[str, Any]:
         return {
-            "estimate": self.estimate,
+            "estimate": [part.clone() for part in self.estimate],
             "metric": self.metric,
             "tuned": None if self.tuned is None else self.tuned.leaves(),
             "recent": list(self.recent),
             "rhythm": [self.rows, self.start, self.window, self.next_refresh],
-            "lengths": list(self.lengths),
-            "indexed_penalty": [*self.indexed_penalty, self.indexed_size],
+            "lengths": [*self.lengths, self.reach],
+            "indexed_penalty": [float(number) for number in (*self.indexed_penalty, self.indexed_size)],
         }
 
     def _import(self, saved: dict[str, Any]) -> None:
@@ -575,9 +558,10 @@ class TrackedLagrangian(AbstractConstrained):
         self.metric = None if saved["metric"] is None else [part.to(device) for part in saved["metric"]]
         self.recent = list(saved["recent"])
         self.rows, self.start, self.window, self.next_refresh = saved["rhythm"]
-        self.lengths = tuple(saved["lengths"])
+        *lengths, self.reach = saved["lengths"]
+        self.lengths = tuple(lengths)
         *penalties, self.indexed_size = saved["indexed_penalty"]
         self.indexed_penalty = tuple(penalties)
         self.tuned = None if saved["tuned"] is None else Tuned.of(saved["tuned"])
         if self.tuned is not None:
-            self._lay_out()
+            self.rules.lay_out(self.constraints.inequality, self.constraints.random)

@@ -1,0 +1,43 @@
+"""NumPy for the formulas on the host, quick on single numbers, of which a controller handles dozens in every call."""
+
+from typing import Any
+
+import numpy as np
+
+
+def minimum(a: Any, b: Any) -> Any:
+    """As NumPy's: what is not a number stays so."""
+    if isinstance(a, float | int) and isinstance(b, float | int):
+        return a if a < b or a != a else b
+    return np.minimum(a, b)
+
+
+def maximum(a: Any, b: Any) -> Any:
+    if isinstance(a, float | int) and isinstance(b, float | int):
+        return a if a > b or a != a else b
+    return np.maximum(a, b)
+
+
+def where(condition: Any, a: Any, b: Any) -> Any:
+    if isinstance(condition, bool | np.bool_):
+        return a if condition else b
+    return np.where(condition, a, b)
+
+
+def mean(values: np.ndarray, axis: int) -> Any:
+    return np.add.reduce(values, axis) / values.shape[axis]
+
+
+def sum(values: np.ndarray, axis: int | None = None) -> Any:
+    return np.add.reduce(values, axis)
+
+
+def diag(matrix: np.ndarray) -> np.ndarray:
+    return matrix.diagonal()
+
+
+def max(values: np.ndarray, axis: int) -> Any:
+    return np.maximum.reduce(values, axis)
+
+
+abs, sqrt, vdot = np.abs, np.sqrt, np.vdot
