@@ -1,6 +1,7 @@
 """The torch optimizers on an accelerator: the update against the copy bandwidth, a step against its bare passes.
 
 python -m benchmarks.torch_gpu --out gpu.json
+python -m benchmarks.torch_gpu --report gpu.json                            # into RESULTS.md
 python -m benchmarks.torch_gpu --device cpu --parameters 1e5 --rows 64      # the same code, small
 """
 
@@ -9,13 +10,27 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
 
 import torch
 
 import lariax.torch as lt
-from lariax.torch import _optimizer
+from benchmarks._results import table, write
+from lariax.formulas import RARELY
+from lariax.torch import _kernels
 
 BOUND = 0.1
+LATE = 320 * RARELY  # as many calls into a run, curvature is measured as rarely as it ever is
+METHODS: dict[str, tuple[Callable, dict[str, object], int, int]] = {  # and bare passes: forward alone, and both ways
+    "QuadraticPenalty": (lt.QuadraticPenalty, {"lr": 1e-3}, 0, 2),
+    "DualPenalty": (lt.DualPenalty, {"lr": 1e-3}, 0, 2),
+    "TrackedLagrangian": (lt.TrackedLagrangian, {}, 0, 2),
+    "TrackedLagrangian, adaptive metric": (lt.TrackedLagrangian, {"adaptive_metric": True}, 0, 2),
+    "TrackedLagrangian, one backward": (lt.TrackedLagrangian, {"one_backward": True}, 1, 1),
+}
+GOALS = {"one compiled kernel": 0.9, **dict.fromkeys(["QuadraticPenalty", "DualPenalty", "TrackedLagrangian"], 1.05)}
 
 
 class Clock:
@@ -61,15 +76,18 @@ def closure_for(model: torch.nn.Module) -> Callable:
     return closure
 
 
-def bare(model: torch.nn.Module, batches: list[torch.Tensor]) -> Callable[[], None]:
-    """Forward and backward passes with fixed weights, and nothing else."""
+def bare(model: torch.nn.Module, batch: torch.Tensor, forward: int, both: int) -> Callable[[], None]:
+    """Passes with fixed weights, and nothing else."""
     closure, params = closure_for(model), list(model.parameters())
-    weights = [torch.full((len(batch), 2), 1 / len(batch), device=batch.device) for batch in batches]
+    weight = torch.full((len(batch), 2), 1 / len(batch), device=batch.device)
 
     def run() -> None:
-        for batch, weight in zip(batches, weights, strict=True):
+        for _ in range(both):
             loss, values = closure(batch)
             torch.autograd.grad([loss, values["mean"]], params, [torch.ones_like(loss), weight])
+        with torch.no_grad():
+            for _ in range(forward):
+                closure(batch)
 
     return run
 
@@ -81,47 +99,94 @@ def update_times(clock: Clock, model: torch.nn.Module) -> dict[str, float]:
     numbers = torch.full((1 + len(params),), 1e-6, device=params[0].device)
     other = torch.empty(7 * size // 2, device=params[0].device)  # as many bytes as the update moves
     source = torch.randn_like(other)
-    kinds = {"calls one by one": _optimizer._advance}
+    kinds = {"foreach calls": _kernels.advance}
     if params[0].device.type == "cuda":
-        kinds["one compiled kernel"] = _optimizer.fused()
+        kinds["one compiled kernel"] = _kernels.compiled(_kernels.advance, True, True, True, False)
     found = {"copy": clock(lambda: other.copy_(source), 5)}
     for name, function in kinds.items():
-        run = torch.no_grad()(lambda f=function: f(params, previous, estimate, fresh, stale, numbers))
+        run = torch.no_grad()(lambda f=function: f(params, None, previous, estimate, fresh, stale, None, None, numbers))
         run()
         found[name] = clock(run, 5)
     return found
 
 
-def step_times(clock: Clock, parameters: float, rows: int, device: str) -> list[dict[str, object]]:
-    constraints = {"mean": lt.AtMost([BOUND, BOUND])}
-    table = []
-    for name, make, parts in (
-        ("QuadraticPenalty", lambda m: lt.QuadraticPenalty(m, constraints, lr=1e-3), 1),
-        ("DualPenalty", lambda m: lt.DualPenalty(m, constraints, lr=1e-3), 1),
-        ("TrackedLagrangian", lambda m: lt.TrackedLagrangian(m, constraints), 2),
-        ("TrackedLagrangian, one backward", lambda m: lt.TrackedLagrangian(m, constraints, one_backward=True), 2),
-    ):
-        model = network(parameters, device)
-        opt, closure = make(model), closure_for(model)
-        width = model[0].in_features
-        batch = torch.randn(rows, width, device=device)
-        points = 1 if "one backward" in name else 2
-        passes = bare(model, list(batch.chunk(parts)) * points)
-        for _ in range(70):  # past the first 64, in which curvature is measured every time
+def step_times(
+    clock: Clock, parameters: float, rows: int, device: str, method: tuple[Callable, dict[str, object], int, int]
+) -> dict[str, float]:
+    make, options, *passes_of = method
+    model = network(parameters, device)
+    opt, closure = make(model, {"mean": lt.AtMost([BOUND, BOUND])}, **options), closure_for(model)
+    batch = torch.randn(rows, model[0].in_features, device=device)
+    passes = bare(model, batch, *passes_of)
+    tunes = isinstance(opt, lt.TrackedLagrangian)
+    cycle = RARELY if tunes else 8
+
+    def late(first: int, count: int) -> None:
+        """Calls as they are late in a run; refreshes are rare and further and further apart."""
+        if tunes:
+            opt.calls, opt.next_refresh = LATE + first - 1 + opt.start, 10**9
+        for _ in range(count):
             opt.step(closure, batch)
-        passes()
-        if device == "cuda":
-            torch.cuda.reset_peak_memory_stats()
-        before = clock(passes)
-        # sixteen calls hold two measurements of curvature; refreshes are rare and further and further apart
-        if hasattr(opt, "next_refresh"):
-            opt.next_refresh = 10**9
-        step = clock(lambda opt=opt, closure=closure, batch=batch: opt.step(closure, batch), 16)
-        after = clock(passes)
-        bare_time = (before + after) / 2
-        table.append({"method": name, "passes": bare_time, "step": step, "ratio": step / bare_time})
-        del opt, model
-    return table
+
+    for _ in range(20):
+        opt.step(closure, batch)
+    late(0, cycle)
+    passes()
+    bare_memory, before = _peak(device, passes), clock(passes, 4)
+    step = clock(lambda: late(0, cycle)) / cycle
+    ordinary = clock(lambda: late(1, cycle - 1)) / (cycle - 1)
+    seconds = (before + clock(passes, 4)) / 2
+    return {
+        "passes": seconds,
+        "step": step,
+        "ratio": step / seconds,
+        "ordinary_ratio": ordinary / seconds,
+        "memory": (_peak(device, lambda: late(1, 2)) - bare_memory) / 4 / sum(p.numel() for p in model.parameters()),
+    }
+
+
+def _peak(device: str, function: Callable[[], object]) -> int:
+    """Bytes, where they can be counted."""
+    if device != "cuda":
+        return 0
+    torch.cuda.reset_peak_memory_stats()
+    function()
+    return torch.cuda.max_memory_allocated()
+
+
+def report(figures: dict[str, Any]) -> str:
+    """The section of RESULTS.md."""
+    moved, updates = 7 * 4 * figures["parameters"], figures["update_seconds"]
+    of_updates, of_steps = [], []
+    for name, seconds in updates.items():
+        share, goal = updates["copy"] / seconds, GOALS.get(name)
+        told = "" if goal is None else f"{goal:.0%}{'' if share >= goal else ', missed'}"
+        of_updates.append((name, f"{seconds * 1e3:.2f} ms", f"{moved / seconds / 1e12:.2f} TB/s", f"{share:.0%}", told))
+    for name, step in figures["steps"].items():
+        goal = GOALS.get(name)
+        told = "" if goal is None else f"{goal}{'' if step['ratio'] <= goal else ', missed'}"
+        times = (f"{step[key] * 1e3:.2f} ms" for key in ("passes", "step"))
+        ratios = (f"{step[key]:.3f}" for key in ("ratio", "ordinary_ratio"))
+        of_steps.append((name, *times, *ratios, told, f"{step['memory']:.2f}"))
+    return "\n".join(
+        [
+            "## PyTorch on an accelerator",
+            "",
+            f"`python -m benchmarks.torch_gpu --out gpu.json`, {figures['date']}, {figures['device']}, torch "
+            f"{figures['torch']}. Six square layers, {figures['parameters']:,} parameters, float32, batches of "
+            f"{figures['rows']:,} rows. The update reads or writes seven streams of parameters.",
+            "",
+            *table(("update", "time", "bandwidth", "of a copy", "goal"), of_updates),
+            "",
+            *table(("step", "passes", "step", "ratio", "ordinary", "goal", "memory"), of_steps),
+            "",
+            "Bare passes are two forward and backward passes; for one backward, one of these and a forward pass. Steps "
+            f"are those of a settled run (call {LATE:,} and on), in which one of {RARELY} measures noise, drift and "
+            "curvature on halves of the batch, with three more backward passes; `ordinary`: the ratio of the others. "
+            "Memory beyond that of the passes, in units of the parameters: the previous ones, the estimate, and a "
+            "gradient that is kept while the next is computed.",
+        ]
+    )
 
 
 def main() -> None:
@@ -130,32 +195,30 @@ def main() -> None:
     parser.add_argument("--parameters", type=float, default=1e8)
     parser.add_argument("--rows", type=int, default=8192)
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--out", help="where to write the figures as JSON")
+    parser.add_argument("--out", type=Path, help="where to write the figures as JSON")
+    parser.add_argument("--report", type=Path, help="write such figures into RESULTS.md, and measure nothing")
     options = parser.parse_args()
+    if options.report:
+        write("torch-gpu", report(json.loads(options.report.read_text())))
+        return
     torch.set_float32_matmul_precision("high")
     clock = Clock(options.device, options.repeats)
     model = network(options.parameters, options.device)
-    size = sum(p.numel() for p in model.parameters())
-    moved = 7 * 4 * size
-    updates = update_times(clock, model)
+    figures: dict[str, Any] = {
+        "date": str(date.today()),
+        "device": torch.cuda.get_device_name() if options.device == "cuda" else "CPU",
+        "torch": torch.__version__,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "rows": options.rows,
+        "update_seconds": update_times(clock, model),
+        "steps": {},
+    }
     del model
-    print(f"{size:,} parameters, {options.rows} rows, {torch.__version__}, {_device_name(options.device)}")
-    print(f"copy: {moved / updates['copy'] / 1e12:.3f} TB/s")
-    for name, seconds in updates.items():
-        share = updates["copy"] / seconds
-        print(f"| update, {name} | {seconds * 1e3:.3f} ms | {moved / seconds / 1e12:.3f} TB/s | {share:.0%} of copy |")
-    steps = step_times(clock, options.parameters, options.rows, options.device)
-    for row in steps:
-        bare_ms, step_ms = (float(row[key]) * 1e3 for key in ("passes", "step"))
-        print(f"| {row['method']} | passes {bare_ms:.2f} ms | step {step_ms:.2f} ms | {row['ratio']:.3f} |")
-    if options.out:
-        figures = {"device": _device_name(options.device), "torch": torch.__version__, "parameters": size}
-        with open(options.out, "w") as file:
-            json.dump({**figures, "rows": options.rows, "update_seconds": updates, "steps": steps}, file, indent=1)
-
-
-def _device_name(device: str) -> str:
-    return torch.cuda.get_device_name() if device == "cuda" else "CPU"
+    for name, method in METHODS.items():
+        figures["steps"][name] = step_times(clock, options.parameters, options.rows, options.device, method)
+        if options.out:
+            options.out.write_text(json.dumps(figures, indent=1))
+    print(report(figures))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What is compiled on a GPU: one pass over memory for the update, one for the sums that the controllers need."""
 
 from functools import cache
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -19,46 +20,44 @@ def advance(
     fresh: Tensors,
     stale: Tensors,
     scaling: Tensors | None,
+    good: Tensor | None,
     numbers: Tensor,
 ) -> None:
     """Seven streams: reads of x, g and two gradients, writes of x, the previous x and g.
 
     `numbers` holds the momentum and the step of each parameter; `targets` takes the step in place of parameters of low
-    precision.
+    precision. If `good` turns out to be false, the old estimate is followed from the previous point, by the steps that
+    come second in `numbers`: the host need not wait to know.
     """
     new = [storm(*each, numbers[0]) for each in zip(fresh, stale, estimate, strict=True)]
-    torch._foreach_copy_(estimate, new)
-    torch._foreach_copy_(previous, params)
+    start, steps = params if targets is None else targets, numbers[1 : 1 + len(params)]
+    base, kept = start, params
+    if good is not None:
+        new = [torch.where(good, a, b) for a, b in zip(new, estimate, strict=True)]
+        base = [torch.where(good, a, b.to(a.dtype)) for a, b in zip(start, previous, strict=True)]
+        kept = [torch.where(good, a, b) for a, b in zip(params, previous, strict=True)]
+        steps = torch.where(good, steps, numbers[1 + len(params) :])
     moves = new if scaling is None else [g * s for g, s in zip(new, scaling, strict=True)]
-    torch._foreach_sub_(params if targets is None else targets, [numbers[1 + i] * g for i, g in enumerate(moves)])
+    ends = [x - steps[i] * g for i, (x, g) in enumerate(zip(base, moves, strict=True))]
+    torch._foreach_copy_(estimate, new)
+    torch._foreach_copy_(previous, kept)
+    torch._foreach_copy_(start, ends)
 
 
 def sums(a: Tensors, b: Tensors, scaling: Tensors | None) -> Tensor:
     """||a||^2, ||a - b||^2 and ||b||^2, all with `scaling`, in one read of both."""
-    return _total([[dot(x, x), dot(x - y, x - y), dot(y, y)] for x, y in _scaled(a, b, scaling)])
-
-
-def products(a: Tensors, b: Tensors, scaling: Tensors | None) -> Tensor:
-    """||a||^2 and a . b, likewise."""
-    return _total([[dot(x, x), dot(x, y)] for x, y in _scaled(a, b, scaling)])
-
-
-def _scaled(a: Tensors, b: Tensors, scaling: Tensors | None) -> list[tuple[Tensor, Tensor]]:
-    if scaling is None:
-        return list(zip(a, b, strict=True))
-    return [(x * s, y * s) for x, y, s in zip(a, b, scaling, strict=True)]
-
-
-def _total(numbers: list[list[Tensor]]) -> Tensor:
-    each = [torch.stack(some) for some in numbers]
+    if scaling is not None:
+        a, b = ([x * s for x, s in zip(vector, scaling, strict=True)] for vector in (a, b))
+    each = [torch.stack([square(x), square(x - y), square(y)]) for x, y in zip(a, b, strict=True)]
     return each[0] if len(each) == 1 else torch.stack(each).sum(dim=0)
 
 
-def dot(x: Tensor, y: Tensor) -> Tensor:
-    return torch.dot(x, y) if x.ndim == 1 else (x * y).sum()
+def square(x: Tensor) -> Tensor:
+    return torch.dot(x, x) if x.ndim == 1 else (x * x).sum()
 
 
 @cache
-def compiled(function: Any) -> Any:
-    """Made when first asked for."""
-    return torch.compile(function, dynamic=False)
+def compiled(function: Any, *variant: bool) -> Any:
+    """Made when first asked for; for each pattern of arguments that are left out, a program of its own."""
+    own = FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
+    return torch.compile(own, dynamic=False)

@@ -121,18 +121,34 @@ class AbstractConstrained(torch.optim.Optimizer):
         params, targets = self.space.params, self.targets
         if not self.previous:
             self.previous = [torch.empty_like(p) for p in params]
-        steps = [step_size * group["lr"] for group in self.param_groups for _ in group["params"]]
         if not self.space.flat and fresh is not None and stale is not None:
-            numbers = torch.tensor([momentum, *steps], dtype=self.space.dtype).to(params[0].device, non_blocking=True)
-            low = targets if self.exact else None
-            _kernels.compiled(_kernels.advance)(params, low, self.previous, estimate, fresh, stale, scaling, numbers)
+            self._fused(fresh, stale, estimate, scaling, None, [momentum, *self._steps(step_size)])
         else:
             if fresh is not None and stale is not None:
                 new = [storm(*each, momentum) for each in zip(fresh, stale, estimate, strict=True)]
                 torch._foreach_copy_(estimate, new)
             torch._foreach_copy_(self.previous, params)
-            self._shift(targets, estimate, steps, scaling)
+            self._shift(targets, estimate, self._steps(step_size), scaling)
         self._finish(targets, step_size, scaling)
+
+    def _steps(self, step_size: float) -> list[float]:
+        """Of each parameter."""
+        return [step_size * group["lr"] for group in self.param_groups for _ in group["params"]]
+
+    def _fused(
+        self,
+        fresh: Vector,
+        stale: Vector,
+        estimate: Vector,
+        scaling: Vector | None,
+        good: Tensor | None,
+        numbers: list[float],
+    ) -> None:
+        params, low = self.space.params, self.targets if self.low else None
+        sent = torch.tensor(numbers, dtype=self.space.dtype).to(params[0].device, non_blocking=True)
+        variant = (low is None, scaling is None, good is None, fresh is stale)
+        update = _kernels.compiled(_kernels.advance, *variant)
+        update(params, low, self.previous, estimate, fresh, stale, scaling, good, sent)
 
     def _shift(self, targets: list[Tensor], estimate: Vector, steps: list[float], scaling: Vector | None) -> None:
         views = self.space.views(estimate)

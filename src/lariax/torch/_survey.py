@@ -149,10 +149,9 @@ class Survey:
         ||J_i||^2 is taken to be the largest of (J_i v)^2 over a few normal v: rather too large, which slows a row down,
         than too small, which would throw it off. The largest eigenvalue of the row-scaled J J^T comes from power steps.
         """
-        generator = torch.Generator().manual_seed(seed)
-        probes = [torch.randn(self.space.size, generator=generator).to(self.origin) for _ in range(PROBES)]
+        generator = torch.Generator(self.origin.device).manual_seed(seed)
         with self.passes.undisturbed():
-            along = np.stack([[self._forward(batch, v) for v in probes] for batch in self.batches])
+            along = np.stack([self._along(generator) for _ in range(PROBES)], axis=1)
             alive, size = sizes(np, np.max(np.mean(along, axis=0) ** 2, axis=0))
             variance = 0 * size
             if len(self.batches) > 1:
@@ -163,6 +162,12 @@ class Survey:
                 vector = self._forward(self.batches[0], self._backward(self.batches[0], unit / root)) / root
         none = np.zeros((0, self.space.size))
         return diagonal_shape(np, alive, size, variance, np.linalg.norm(vector), load, none)
+
+    def _along(self, generator: torch.Generator) -> np.ndarray:
+        """J v for each batch, for one normal v."""
+        like = self.origin
+        probe = torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device)
+        return np.stack([self._forward(batch, probe) for batch in self.batches])
 
     def _forward(self, batch: Any, direction: Tensor) -> np.ndarray:
         """J v, by a central difference."""

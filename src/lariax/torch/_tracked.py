@@ -5,6 +5,7 @@ and turned over by the formulas that the core uses.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,6 @@ from lariax.formulas import (
     WINDOW,
     Answers,
     Curvature,
-    Descent,
     Filter,
     Load,
     believable,
@@ -39,7 +39,7 @@ from lariax.torch._constraints import AbstractConstraint, Seen
 from lariax.torch._optimizer import AbstractConstrained
 from lariax.torch._passes import Closure, Cut, Vector, minus, weighted
 from lariax.torch._survey import Survey
-from lariax.torch._tuned import Choice, Groups, Looked, Rules, Sizes, Tuned, inner, rows_times, sum_of_squares
+from lariax.torch._tuned import Arriving, Choice, Groups, Looked, Rules, Tuned, Values, rows_times, sum_of_squares
 
 START_ROWS = 16  # rows that the start wants to see
 REFRESH_ROWS = 64  # rows that a refresh looks back on
@@ -118,54 +118,64 @@ class TrackedLagrangian(AbstractConstrained):
         if self.tuned is None:
             return self._collect(closure, batch)
         k, s = self.calls + 1 - self.start, self.tuned
-        fresh, stale, momentum, loss = self._iterate(closure, batch, k, s)
+        refresh = k == self.next_refresh
+        if k % interval_at(_host, k):
+            seen = self._look(closure, self.passes.cut(batch, 1), k, s, measuring=False)
+        else:
+            cut = self.passes.cut(batch, 2)
+            seen = self.passes.insist(lambda: self._look(closure, cut, k, s, measuring=True))
+        back = s._replace(scale=max(s.scale / 4, 1e-8), backed_off=s.backed_off + 1)
+        under_way = not (refresh or self.space.flat or any(self.proximals))
+        sound = self._launched(s, seen, back) if under_way else bool(self._good(s, seen))
+        self.tuned, loss = seen.new if sound else back, self._loss(seen.present)
+        if sound:
+            self._move_indexed(seen.present, s)
         self.calls += 1
         if k > self.next_refresh - self.window:
             self.recent.append(batch)
-        if k == self.next_refresh:
-            if fresh is not None and stale is not None:
-                new = [storm(*each, momentum) for each in zip(fresh, stale, self.estimate, strict=True)]
-                torch._foreach_copy_(self.estimate, new)
-            fresh = stale = None
-        try:
-            if k == self.next_refresh:
-                self.tuned = self._refreshed(closure, self.tuned)
-        finally:  # whatever happens in the closure, estimate and parameters go together
-            if k == self.next_refresh:
-                self.recent, self.next_refresh = [], int(next_refresh(np, k, self.start, self.window))
-            self._move(self.tuned, fresh, stale, momentum)
+        if under_way:
+            self._note(self.rules.lengths(self.tuned))
+        else:
+            self._settle(closure, seen, sound, refresh)
         return loss
 
-    def _iterate(
-        self, closure: Closure, batch: Any, k: int, s: Tuned
-    ) -> tuple[Vector | None, Vector | None, float, Tensor]:
-        """The state after a batch, and (gradient at the current point, at the one before, momentum, loss).
-
-        Without gradients the step was refused, and the parameters are back where they were.
-        """
-        if k % interval_at(_host, k):
-            return self._judged(s, k, self._look(closure, self.passes.cut(batch, 1), k, s, measuring=False))
-        cut = self.passes.cut(batch, 2)
-        return self._judged(s, k, self.passes.insist(lambda: self._look(closure, cut, k, s, measuring=True)))
+    def _settle(self, closure: Closure, seen: Looked, sound: bool, refresh: bool) -> None:
+        """The refresh and the move that follow; or the step back, and a shorter one from there."""
+        fresh, stale, momentum = (seen.now, seen.before, seen.alpha) if sound else (None, None, 1.0)
+        if not sound:
+            torch._foreach_copy_(self.space.params, self.previous)
+            self.exact = {}
+        if refresh and fresh is not None and stale is not None:
+            new = [storm(*each, momentum) for each in zip(fresh, stale, self.estimate, strict=True)]
+            torch._foreach_copy_(self.estimate, new)
+            fresh = stale = None
+        try:
+            if refresh and self.tuned is not None:
+                self.tuned = self._soundly_refreshed(closure, self.tuned)
+        finally:  # whatever happens in the closure, estimate and parameters go together
+            if refresh:
+                k = self.calls - self.start
+                self.recent, self.next_refresh = [], int(next_refresh(np, k, self.start, self.window))
+            self._move(fresh, stale, momentum)
 
     def _look(self, closure: Closure, cut: Cut, k: int, s: Tuned, measuring: bool) -> Looked:
-        """A batch at both points. The host turns numbers over while the device is at work on a backward pass."""
+        """A batch at both points, and the state that follows from it. On a GPU numbers travel, and the host turns them
+        over, while passes are under way; it waits for the constraint values alone."""
         rules, rho = self.rules, self.lengths[1]
         random = self.passes.random_state()
         with self.passes.at(self.previous):
             before, looks = self._then(closure, cut, s, measuring or not self.one_backward)
         self.passes.set_random_state(random)
-        early = None if before is None or self.one_backward else self._sums(before.mean)
         hold = not cut.streamed and not (measuring and self.passes.single_use)
         graphs = [self.passes.call(closure, piece) for piece in cut.pieces] if hold else None
         rows = self._gathered(graphs) if graphs else self.passes.rows(closure, cut.pieces)
-        c0, c1, *numbers = self._fetched(self._gathered(looks), rows, early)
-
+        arriving = Arriving(self._gathered(looks), rows)
+        early = None if before is None or self.one_backward else Arriving(self._sums(before.mean))
+        c0, c1 = arriving.numbers()
         alpha = rules.gain(s.of_constraints, k)
         values = rules.values(s, c0, c1, alpha, rho)
-        of_constraints = rules.of_constraints(s, c0, c1, alpha, rate_at(_host, k))
-        own = self._sent(values.each_weights[self.passes.own(cut.total)])
-        whole = len(cut.pieces) == 1
+
+        own, whole = self._sent(values.each_weights[self.passes.own(cut.total)]), len(cut.pieces) == 1
         sets: list[Choice] = [lambda i, look: (own if whole else own[cut.pieces[i].rows], self._indexed(look, 1))]
         if measuring:
             following = rules.following(s, c0, c1, rho)
@@ -176,44 +186,44 @@ class TrackedLagrangian(AbstractConstrained):
                 lambda i, look: (common, self._indexed(look, 1)),
             ]
         (now, *others), present = self._backward(closure, cut, sets, graphs)
-        late = self._sums(now.mean) if early is None else self._products(now.mean)
-        answers = self._answers(others, before, now, cut.shares) if measuring and before is not None else None
-        numbers += self._fetched(late, answers)
-        sizes = self._sizes(numbers[0], numbers[0] if early is None else numbers[1])
+        size, told = self._square(now.mean), None
+        if early is None:
+            early = Arriving(self._sums(now.mean))
+        if measuring and before is not None:
+            (told,) = Arriving(self._answers(others, before, now, cut.shares)).numbers()
+        of_constraints = rules.of_constraints(s, c0, c1, alpha, rate_at(_host, k))
+        (sizes,) = early.numbers()
+        new, momentum = self._turned(s, k, values, of_constraints, alpha, sizes, told, cut.total)
         stale = now.mean if before is None or self.one_backward else before.mean
-        measurements = None if answers is None else numbers[-1]
-        return Looked(
-            values, of_constraints, alpha, now.mean, stale, sizes, measurements, cut.total, present, self._loss(present)
-        )
+        return Looked(new, momentum, now.mean, stale, size, sizes[0], present)
 
-    def _judged(self, s: Tuned, k: int, seen: Looked) -> tuple[Vector | None, Vector | None, float, Tensor]:
-        """The state that follows from what was seen, and the gradients; or a step back."""
+    def _turned(
+        self,
+        s: Tuned,
+        k: int,
+        values: Values,
+        of_constraints: Filter,
+        alpha_u: Any,
+        sizes: np.ndarray,
+        told: np.ndarray | None,
+        total: int,
+    ) -> tuple[Tuned, float]:
+        """The next state, and the momentum of the gradient."""
         rules, rate = self.rules, rate_at(_host, k)
-        alpha, scale, sizes = rules.gain(s.of_gradient, k), s.scale, seen.sizes
+        size, off, moved = sizes
+        alpha, scale = rules.gain(s.of_gradient, k), s.scale
         if self.one_backward:
             alpha = max(alpha, min(1.0, 4 * scale))  # a mean that lags behind the steps would swing
         curvature, drift, noise = s.curvature, s.of_gradient.drift, s.of_gradient.noise
-        if seen.measured is not None:
-            spread, length, x, *answers = seen.measured
-            noise = lagged(noise, spread + rules.eps**2 * sizes.before, noise_rate_at(_host, k))  # with rounding
+        if told is not None:
+            spread, length, x, *answers = told
+            noise = lagged(noise, spread + rules.eps**2 * size, noise_rate_at(_host, k))  # rounding is noise too
             length = length + rules.tiny
-            real = length > (1e-12 * (1 + np.sqrt(x))) ** 2
-            told = Answers(length, real, *answers)
-            curvature, drift = measured(_host, curvature, drift, told, often_at(_host, k), seen.total)
-        values = seen.values
-        limit = 10 * (
-            np.sqrt(sizes.before) + np.sqrt(s.of_gradient.noise) + push(_host, s.shape, values.weights - s.weights)
-        )
-        known = _host.sum(values.constraints) + noise + drift + curvature.largest
-        if not (np.isfinite(limit + known) and np.sqrt(sizes.now) <= limit):
-            self.tuned = s._replace(scale=max(s.scale / 4, 1e-8), backed_off=s.backed_off + 1)
-            torch._foreach_copy_(self.space.params, self.previous)
-            self.exact = {}
-            return None, None, alpha, seen.loss
+            seen = Answers(length, length > (1e-12 * (1 + np.sqrt(x))) ** 2, *answers)
+            curvature, drift = measured(_host, curvature, drift, seen, often_at(_host, k), total)
         curvature = remembered(_host, curvature, k)
-        innovation = believable(_host, s.of_gradient, sizes.off)
+        innovation = believable(_host, s.of_gradient, off)
         of_gradient = updated(s.of_gradient, alpha, rate, noise=noise, drift=drift, innovation=innovation)
-        descent = s.descent.after(_host, k, sizes.down)
         scale = next_scale(
             _host,
             scale,
@@ -221,27 +231,40 @@ class TrackedLagrangian(AbstractConstrained):
             rate,
             s.shape,
             left=violation(_host, rules.inequality, s.multipliers, s.constraints),
-            gain_of_step=sizes.moved / (self.lengths[0] ** 2 * s.of_gradient.error + rules.tiny),
-            descent=descent,
+            gain_of_step=moved * (self.reach**2 or 1.0) / (self.lengths[0] ** 2 * s.of_gradient.error + rules.tiny),
             error=s.of_constraints.error,
-            of_gradient=(curvature.drift, alpha, of_gradient.noise),
-            of_constraints=(seen.of_constraints.drift, seen.alpha, seen.of_constraints.noise),
+            of_gradient=(curvature.drift, alpha, noise),
+            of_constraints=(of_constraints.drift, alpha_u, of_constraints.noise),
             tiny=rules.tiny,
         )
         if self.one_backward:  # gradient noise that is not averaged away moves x, whatever it looks like from inside
             scale = min(scale, (1 + k / WINDOW) ** (-2 / 3))
-        self.tuned = s._replace(
+        return s._replace(
             constraints=values.constraints,
             multipliers=values.multipliers,
             weights=values.weights,
             of_gradient=of_gradient,
-            of_constraints=seen.of_constraints,
+            of_constraints=of_constraints,
             curvature=curvature,
             scale=scale,
-            descent=descent,
-        )
-        self._move_indexed(seen.present, s)
-        return seen.now, seen.before, alpha, seen.loss
+        ), alpha
+
+    def _good(self, s: Tuned, seen: Looked) -> Tensor:
+        """Whether the gradient is finite and has not grown beyond reason in one step."""
+        new = seen.new
+        swing = push(_host, s.shape, new.weights - s.weights)  # what new weights alone may change
+        limit = 10 * (np.sqrt(seen.before_square) + np.sqrt(s.of_gradient.noise) + swing)
+        known = _host.sum(new.constraints) + new.of_gradient.noise + new.of_gradient.drift + new.curvature.largest
+        return torch.sqrt(seen.now_square) <= (float(limit) if np.isfinite(limit + known) else -1.0)
+
+    def _launched(self, s: Tuned, seen: Looked, back: Tuned) -> bool:
+        """The update, under way on the device before the host knows whether the step is good."""
+        good = self._good(s, seen)
+        arriving = Arriving(good)
+        steps = [step for tuned in (seen.new, back) for step in self._steps(self.rules.lengths(tuned)[0])]
+        self._fused(seen.now, seen.before, self.estimate, self._scaling(), good, [seen.alpha, *steps])
+        self._finish(self.targets, 0.0, None)
+        return bool(arriving.numbers()[0])
 
     # --- looking
 
@@ -287,47 +310,13 @@ class TrackedLagrangian(AbstractConstrained):
     def _sent(self, weights: np.ndarray) -> Tensor:
         return torch.from_numpy(weights).to(self.constraints.device, self.space.dtype)
 
-    @staticmethod
-    def _fetched(*given: Tensor | None) -> list[np.ndarray]:
-        """Numbers on the host in double precision; those of a GPU in one transfer."""
-        tensors = [each for each in given if each is not None]
-        if tensors[0].device.type == "cpu":
-            return [each.numpy().astype(np.float64) for each in tensors]
-        joined = torch.cat([each.reshape(-1) for each in tensors]).double().cpu().numpy()
-        parts = np.split(joined, np.cumsum([each.numel() for each in tensors])[:-1])
-        return [part.reshape(each.shape) for part, each in zip(parts, tensors, strict=True)]
-
     # --- the numbers
 
     def _sums(self, gradient: Vector) -> Tensor:
-        """||gradient||^2, its distance to the estimate squared, ||estimate||^2; ||dx||^2 and dx . gradient, where the
-        estimate does not tell them."""
-        found = self._kernel(_kernels.sums)(gradient, self.estimate, self.metric)
-        if self.reach:
-            return found
-        dx = self._dx()
-        return torch.cat([found, torch.stack([self._length(dx), inner(dx, gradient)])])
-
-    def _products(self, gradient: Vector) -> Tensor:
-        """||gradient||^2, and its product with the estimate or with dx."""
-        if self.reach:
-            return self._kernel(_kernels.products)(gradient, self.estimate, self.metric)
-        return torch.stack([self._square(gradient), inner(self._dx(), gradient)])
-
-    def _sizes(self, early: np.ndarray, late: np.ndarray) -> Sizes:
-        """From `_sums` at the previous point and `_products` at the current one, or `_sums` there alone."""
-        before, off, estimate = early[:3]
-        if self.reach:  # dx = -reach * estimate, so products with dx are products with the estimate
-            moved, first = self.reach**2 * estimate, -self.reach * (before + estimate - off) / 2
-        else:
-            moved, first = early[3:]
-        now, second = late[0], first
-        if late is not early:
-            second = -self.reach * late[1] if self.reach else late[1]
-        return Sizes(before, off, now, moved, -(first + second) / 2)
-
-    def _kernel(self, function: Any) -> Any:
-        return function if self.space.flat else _kernels.compiled(function)
+        """||gradient||^2, its distance to the estimate squared, ||dx||^2 or ||dx / reach||^2."""
+        sums = _kernels.sums if self.space.flat else _kernels.compiled(_kernels.sums, self.metric is None)
+        found = sums(gradient, self.estimate, self.metric)
+        return found if self.reach else torch.cat([found[:2], self._length(self._dx())[None]])
 
     def _dx(self) -> Vector:
         return minus(self.space.point(), self.space.pack(self.previous))
@@ -344,7 +333,7 @@ class TrackedLagrangian(AbstractConstrained):
             moves = [minus(a, b) for a, b in zip(follow.each, before.each, strict=True)]
             turns = [minus(a, b) for a, b in zip(full.each, follow.each, strict=True)]
             noise, of_step, of_weights = (self._spread(each, shares) for each in (before.each, moves, turns))
-        along = inner(dx, at_follow)
+        along = torch.stack([torch.sum(a * b) for a, b in zip(dx, at_follow, strict=True)]).sum()
         size = self._length(self.space.pack(self.previous))
         return torch.stack(
             [noise, self._length(dx), size, self._square(at_fixed), along, self._square(at_follow), of_step, of_weights]
@@ -368,13 +357,19 @@ class TrackedLagrangian(AbstractConstrained):
 
     # --- moving
 
-    def _move(self, s: Tuned, fresh: Vector | None, stale: Vector | None, momentum: float) -> None:
-        self.lengths = self.rules.lengths(s)
+    def _move(self, fresh: Vector | None, stale: Vector | None, momentum: float) -> None:
+        assert self.tuned is not None
+        self._note(self.rules.lengths(self.tuned))
+        self.advance(self.estimate, fresh, stale, momentum, self.lengths[0], self._scaling())
+
+    def _note(self, lengths: tuple[float, float]) -> None:
+        """How far the move goes."""
         rates = {group["lr"] for group in self.param_groups}
         free = len(rates) == 1 and not self.low and not any(self.proximals)
-        self.reach = self.lengths[0] * rates.pop() if free else 0.0
-        scaling = None if self.metric is None else [m**2 for m in self.metric]
-        self.advance(self.estimate, fresh, stale, momentum, self.lengths[0], scaling)
+        self.lengths, self.reach = lengths, lengths[0] * rates.pop() if free else 0.0
+
+    def _scaling(self) -> Vector | None:
+        return None if self.metric is None else [m**2 for m in self.metric]
 
     def _indexed(self, look: Seen, which: int) -> list[Tensor]:
         return self.indexed_weights(look.indexed, self.indexed_penalty[which], which) if self.indexed else []
@@ -400,7 +395,7 @@ class TrackedLagrangian(AbstractConstrained):
             self.tuned, loss = self.passes.insist(lambda: self._started(closure, first))
             self.next_refresh = int(next_refresh(np, 0, self.start, self.window))
             self.recent = self.recent[len(self.recent) - max(self.window - self.next_refresh, 0) :]
-            self._move(self.tuned, None, None, 1.0)
+            self._move(None, None, 1.0)
         else:
             with self.passes.undisturbed():
                 loss = self._loss([self.passes.call(closure, piece, graph=False) for piece in cut.pieces])
@@ -442,7 +437,6 @@ class TrackedLagrangian(AbstractConstrained):
             Filter.fresh(value_noise),
             Curvature(largest, largest**2, largest, largest**2, np.float64(0)),
             np.float64(0.1),
-            Descent(np.float64(0), np.float64(0)),
             force,
             shape,
         )
@@ -466,6 +460,20 @@ class TrackedLagrangian(AbstractConstrained):
             beyond = self._backward(closure, cut, plain, None)[0][0].mean
         bend = float(torch.sqrt(sum_of_squares(minus(beyond, slope)))) / (reach + self.rules.tiny)
         return np.float64(max(bend, 1e-3 * steep / (1 + size)))
+
+    def _soundly_refreshed(self, closure: Closure, s: Tuned) -> Tuned:
+        """A sample that the method refused, among those that are looked back on, would spoil it."""
+        metric, new = self.metric, None
+        with suppress(np.linalg.LinAlgError):
+            new = self._refreshed(closure, s)
+        if (
+            new is not None
+            and new.is_finite()
+            and (self.metric is None or bool(self._square(self.estimate).isfinite()))
+        ):
+            return new
+        self.metric = metric
+        return s
 
     def _refreshed(self, closure: Closure, s: Tuned) -> Tuned:
         """The shape of the penalty, the size of the objective's gradient and the metric, anew."""

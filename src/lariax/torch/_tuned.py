@@ -11,7 +11,6 @@ from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten
 
 from lariax.formulas import (
     Curvature,
-    Descent,
     Filter,
     Shape,
     believable,
@@ -44,10 +43,12 @@ class Tuned(NamedTuple):
     of_constraints: Filter
     curvature: Curvature
     scale: Any
-    descent: Descent
     force: Any
     shape: Shape
     backed_off: float = 0.0
+
+    def is_finite(self) -> bool:
+        return all(np.isfinite(leaf).all() for leaf in tree_leaves(self))
 
     def leaves(self) -> list[Tensor]:
         """All numbers, to be saved."""
@@ -61,7 +62,7 @@ class Tuned(NamedTuple):
 
 _FILTER = Filter(0.0, 0.0, 0.0, 0.0)
 _CURVATURE = Curvature(0.0, 0.0, 0.0, 0.0, 0.0)
-_TEMPLATE = Tuned(0, 0, 0, _FILTER, _FILTER, _CURVATURE, 0, Descent(0, 0), 0, Shape(0, 0, 0, 0, 0), 0)
+_TEMPLATE = Tuned(0, 0, 0, _FILTER, _FILTER, _CURVATURE, 0, 0, Shape(0, 0, 0, 0, 0), 0)
 
 
 class Values(NamedTuple):
@@ -73,31 +74,41 @@ class Values(NamedTuple):
     weights: np.ndarray
 
 
-class Sizes(NamedTuple):
-    """Of the gradients that one call saw, and of the step before it."""
-
-    before: Any  # ||.||^2 at the previous point
-    off: Any  # the same for its distance to the estimate
-    now: Any  # at the current point
-    moved: Any  # ||dx||^2
-    down: Any  # -dx . (before + now) / 2, the way down
-
-
 class Looked(NamedTuple):
     """What one call saw of a batch."""
 
-    values: Values
-    of_constraints: Filter
-    alpha: Any  # of the constraint values
-    now: Vector
+    new: Tuned
+    alpha: Any
+    now: Vector  # gradients
     before: Vector
-    sizes: Sizes
-    measured: (
-        np.ndarray | None
-    )  # in a step that measures: noise of the gradient, ||dx||^2, ||x||^2, answers to the step
-    total: int
+    now_square: Tensor  # still on the device
+    before_square: Any
     present: list[Seen]
-    loss: Tensor
+
+
+class Arriving:
+    """Numbers on their way to the host, in double precision; those of a GPU in one transfer, that nothing waits for
+    before they are asked for."""
+
+    def __init__(self, *tensors: Tensor) -> None:
+        self.tensors, self.joined = tensors, None
+        if tensors[0].device.type != "cpu":
+            self.joined = torch.cat([each.reshape(-1) for each in tensors]).double().to("cpu", non_blocking=True)
+            self.arrival = torch.cuda.Event()
+            self.arrival.record()
+
+    def numbers(self) -> list[np.ndarray]:
+        """Tall arrays column by column in memory: operations on them then have long loops."""
+        if self.joined is None:
+            return [each.numpy().astype(np.float64, order=_order(each)) for each in self.tensors]
+        self.arrival.synchronize()
+        counts = np.cumsum([each.numel() for each in self.tensors])[:-1]
+        parts = zip(np.split(self.joined.numpy(), counts), self.tensors, strict=True)
+        return [np.array(part.reshape(each.shape), order=_order(each)) for part, each in parts]
+
+
+def _order(tensor: Tensor) -> Any:
+    return "F" if tensor.ndim == 2 and tensor.shape[0] > tensor.shape[1] else "C"
 
 
 class Groups(NamedTuple):
@@ -194,15 +205,13 @@ class Rules:
 
 
 def rows_times(matrix: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Rows with a symmetric matrix, or with a diagonal."""
-    return rows @ matrix if matrix.ndim == 2 else rows * matrix
+    """Rows with a symmetric matrix, or with a diagonal; the order in memory stays."""
+    if matrix.ndim < 2:
+        return rows * matrix
+    return rows @ matrix if rows.flags.c_contiguous else (matrix @ rows.T).T
 
 
 def sum_of_squares(vector: Vector) -> Tensor:
     if len(vector) == 1:
         return torch.dot(vector[0].view(-1), vector[0].view(-1))
     return torch.stack(torch._foreach_norm(vector)).square().sum()
-
-
-def inner(a: Vector, b: Vector) -> Tensor:
-    return torch.stack([torch.sum(x * y) for x, y in zip(a, b, strict=True)]).sum()
