@@ -52,6 +52,7 @@ class AbstractConstrained(torch.optim.Optimizer):
         self.population, self.adaptive_metric = population, adaptive_metric
         self.proximals: list[Proximal | None] = [proximal_of(group) for group in self.param_groups]
         self.previous: list[Tensor] = []
+        self.sure = torch.ones((), dtype=torch.bool, device=trained[0].device)
         self.low = [i for i, p in enumerate(trained) if torch.finfo(p.dtype).bits < 32]
         self.exact: dict[int, Tensor] = {}  # parameters of low precision with their long tail, by number
         self.indexed = [
@@ -122,7 +123,7 @@ class AbstractConstrained(torch.optim.Optimizer):
         if not self.previous:
             self.previous = [torch.empty_like(p) for p in params]
         if not self.space.flat and fresh is not None and stale is not None:
-            self._fused(fresh, stale, estimate, scaling, None, [momentum, *self._steps(step_size)])
+            self._fused(fresh, stale, estimate, scaling, self.sure, [momentum, *2 * self._steps(step_size)])
         else:
             if fresh is not None and stale is not None:
                 new = [storm(*each, momentum) for each in zip(fresh, stale, estimate, strict=True)]
@@ -141,12 +142,12 @@ class AbstractConstrained(torch.optim.Optimizer):
         stale: Vector,
         estimate: Vector,
         scaling: Vector | None,
-        good: Tensor | None,
+        good: Tensor,
         numbers: list[float],
     ) -> None:
         params, low = self.space.params, self.targets if self.low else None
         sent = torch.tensor(numbers, dtype=self.space.dtype).to(params[0].device, non_blocking=True)
-        variant = (low is None, scaling is None, good is None, fresh is stale)
+        variant = (low is None, scaling is None, fresh is stale)
         update = _kernels.compiled(_kernels.advance, *variant)
         update(params, low, self.previous, estimate, fresh, stale, scaling, good, sent)
 

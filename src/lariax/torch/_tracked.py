@@ -48,8 +48,8 @@ REFRESH_ROWS = 64  # rows that a refresh looks back on
 class TrackedLagrangian(AbstractConstrained):
     """A single loop without settings: the method of `lariax.TrackedLagrangian`, which states the formulas.
 
-    A batch is seen in two halves, so that the noise of its gradients shows, and needs at least two rows. The first
-    calls only collect rows until there are 16; the parameters move from then on. A loss of one value a row lets the
+    Now and then a batch is seen in two halves, so that the noise of its gradients shows: two rows are the least.
+    The first calls only collect rows until there are 16; the parameters move from then on. A loss of one value a row lets the
     start see its noise more precisely than a mean does.
 
     Arguments:
