@@ -49,8 +49,8 @@ class TrackedLagrangian(AbstractConstrained):
     """A single loop without settings: the method of `lariax.TrackedLagrangian`, which states the formulas.
 
     Now and then a batch is seen in two halves, so that the noise of its gradients shows: two rows are the least.
-    The first calls only collect rows until there are 16; the parameters move from then on. A loss of one value a row lets the
-    start see its noise more precisely than a mean does.
+    The first calls only collect rows until there are 16; the parameters move from then on. A loss of one value a row
+    lets the start see its noise more precisely than a mean does.
 
     Arguments:
         params: the model, its parameters, or groups of them; a group may have `lr`, `within` (a set of `lariax.sets`)
