@@ -132,7 +132,7 @@ def main() -> None:
     if options.out:
         Path(options.out).write_text(json.dumps(figures, indent=1))
     if options.write:
-        write("torch", report(figures, time.perf_counter() - begin))
+        write("torch-steps", report(figures, time.perf_counter() - begin))
 
 
 if __name__ == "__main__":
