@@ -9,7 +9,8 @@ from lariax.formulas._filter import Filter, lagged
 from lariax.formulas._shape import DRIFT, REDUNDANT, Shape, diagonal, push, times
 
 WINDOW = 100  # iterations that a running mean looks back
-RARELY = 16  # most iterations between two measurements of noise, drift and curvature
+RARELY = 16  # iterations between two measurements of noise, drift and curvature,
+OFTEN = 64  # after this many iterations in which they are measured each time
 HASTE = 4.0  # in the first thousand iterations steps may be this much noisier: arriving comes before averaging
 FAR = 10.0  # a remembered curvature this many times the recent ones is not believed much longer
 LEAST = 0.02  # a penalty is at least this share of L: otherwise a start at a minimum of f would stay there
@@ -44,18 +45,13 @@ def rate_at(xp: Any, k: Any) -> Any:
 
 
 def interval_at(xp: Any, k: Any) -> Any:
-    """How many iterations apart noise, drift and curvature are measured: 1, and from 128 on twice as many whenever k
-    has doubled. They change on the scale of k, and each measurement costs several passes."""
-    interval = 1
-    for place in range(RARELY.bit_length() - 1):
-        interval = interval * xp.where(k < 2 ** (7 + place), 1, 2)
-    return interval
+    """How many iterations apart noise, drift and curvature are measured: a measurement costs several passes."""
+    return xp.where(k < OFTEN, 1, RARELY)
 
 
 def often_at(xp: Any, k: Any) -> Any:
-    """The rate of running means of what is measured so rarely."""
-    interval = interval_at(xp, k)
-    return xp.where(interval > 1, xp.minimum(rate_at(xp, k) * interval, 0.2), rate_at(xp, k))
+    """The rate of running means of drift and curvature."""
+    return xp.minimum(1, rate_at(xp, k) * interval_at(xp, k))
 
 
 def noise_rate_at(xp: Any, k: Any) -> Any:
