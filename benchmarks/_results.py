@@ -13,16 +13,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 RESULTS = Path(__file__).parent / "RESULTS.md"
 
 
-def write(name: str, section: str) -> None:
-    """Replace a benchmark's own section of the results, and leave the others alone."""
+def write(name: str, section: str, page: Path = RESULTS) -> None:
+    """Replace a benchmark's own section of the results (or of another page), and leave the others alone."""
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-    text = RESULTS.read_text() if RESULTS.exists() else "# Results\n"
+    text = page.read_text() if page.exists() else "# Results\n"
     if begin in text:
         before, rest = text.split(begin, 1)
         after = rest.split(end, 1)[1]
     else:
         before, after = text.rstrip() + "\n\n", "\n"
-    RESULTS.write_text(f"{before}{begin}\n{section}\n{end}{after}")
+    page.write_text(f"{before}{begin}\n{section}\n{end}{after}")
 
 
 def origin(module: str, packages: Sequence[str], seconds: float) -> str:

@@ -35,10 +35,12 @@ class Ends(NamedTuple):
     backed_off: int  # the most steps that a seed refused
 
 
-def solved_by_lariax(case: Case, draws: list[int], seeds: range, batch: int, dtype: str) -> Iterator[dict[int, Ends]]:
+def solved_by_lariax(
+    case: Case, draws: list[int], seeds: range, batch: int, dtype: str, method: lx.TrackedLagrangian | None = None
+) -> Iterator[dict[int, Ends]]:
     """Seed by seed, each run continued from one number of draws to the next."""
     sources = sum(source is not None for source in case.problem.sources)
-    x0, method = case.x0.astype(dtype), lx.TrackedLagrangian()
+    x0, method = case.x0.astype(dtype), method or lx.TrackedLagrangian()
     for seed in seeds:
         result, ends, spent = None, {}, 0
         for n in draws:
