@@ -2,7 +2,7 @@
 
 import os
 
-os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")  # its pool can hang on batched linear algebra
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # batched eigenvalues would be slow without end: threads of threads
 
 import jax
 
