@@ -73,7 +73,7 @@ class TestResume:
 
     def test_looks(self, wells, method, tmp_path):
         """The best point, its certificate and the number of looks so far are saved."""
-        options = {"iterations": 1500, "record_every": 100, "output": "best"}
+        options = {"iterations": 2500, "record_every": 100, "output": "best"}
         expected = lx.solve(wells, Wells.x0, method, **options)
         lx.solve(wells, Wells.x0, method, **options, checkpoint=tmp_path, callback=stop_after(1100))
         rest = lx.resume(tmp_path, wells)

@@ -192,7 +192,7 @@ def test_multipliers_of_symmetric_dependent_rows_are_found():
     for i in range(side * side):
         edges += [(i, i + 1)] * (i % side < side - 1) + [(i, i + side)] * (i < side * (side - 1))
     tail, head = np.asarray(edges).T
-    aim = RNG.normal(size=side * side)
+    aim = np.random.default_rng(1).normal(size=side * side)  # whatever tests came before
     agree = lx.Linear(lambda x: x[tail] - x[head], 0.0, shape=(len(edges), side * side))
     problem = lx.Problem(lambda x: 0.5 * jnp.sum((x - aim) ** 2), constraints={"agree": agree})
     assert lx.certify(problem, jnp.full(side * side, aim.mean())).stationarity.high < 1e-3
@@ -264,6 +264,16 @@ def test_sets_without_a_derivative_somewhere():
     certificate = lx.certify(problem, x)
     assert certificate.stationarity.low == 0
     assert certificate.stationarity.high < 0.02
+
+
+def test_float32_stays_float32():
+    problem = lx.Problem(
+        lambda x, z: jnp.sum((x - z) ** 2),
+        samples=lx.Distribution(lambda key: jax.random.normal(key, (3,), jnp.float32)),
+    )
+    certificate = lx.certify(problem, jnp.zeros(3, jnp.float32))
+    assert certificate.stationarity.low == 0
+    assert 0 < certificate.stationarity.high < 0.2
 
 
 def test_the_same_seed_gives_the_same_certificate(fit_problem):

@@ -45,9 +45,9 @@ def test_feasible_but_not_stationary(biased):
 
 def test_stationary_for_a_penalty_but_infeasible(biased):
     """grad f + rho c J = 0 at rho = 1 on the mean constraint: x = (-1/3, 5/3), with y = rho c = 1/3."""
-    certificate = lx.certify(biased, jnp.array([-1 / 3, 5 / 3]), {"c": 1 / 3}, draws=5000)  # as many judge as above
+    certificate = lx.certify(biased, jnp.array([-1 / 3, 5 / 3]), {"c": 1 / 3})
     assert certificate.stationarity.low == 0
-    assert certificate.feasibility.low > 0.1
+    assert certificate.feasibility.low > 0.2
     assert certificate.constraints["c"].holds == "violated"
     assert certificate.verdict.startswith("Not feasible: 'c' is violated")
 

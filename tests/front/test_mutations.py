@@ -27,7 +27,7 @@ def folder(saved_run, tmp_path_factory):
     return place
 
 
-@settings(max_examples=500, **CALM)
+@settings(max_examples=1000, **CALM)
 @given(which=st.integers(0), where=st.integers(0), drop=st.integers(0, 30), piece=PIECES, cut=st.booleans())
 def test_run_folders(folder, which, where, drop, piece, cut):
     """One file changed: the run is read, or the error is one of run folders."""
@@ -72,7 +72,7 @@ NAMES = [
 OPTIONS = st.sampled_from([f"--{name}" for name in NAMES])
 
 
-@settings(max_examples=300, **CALM)
+@settings(max_examples=400, **CALM)
 @given(
     command=st.sampled_from(["solve", "certify", "compare", "report", "list", "", "nonsense"]),
     words=st.lists(WORDS, max_size=3),

@@ -10,7 +10,7 @@ import lariax.torch as lt
 
 def test_the_biased_problem_ends_at_the_solution():
     """min (x1^2 + (x2 - 2)^2) / 2 with E[x1 + x2 - 1 + 2 z (x1 - x2)] = 0 ends at (-1/2, 3/2) with multiplier 1/2; a
-    penalty on the mean of the batch, back-propagated, ends near (0.4, 0.6). 700 batches of 32."""
+    penalty on the mean of the batch, back-propagated, ends near (0.4, 0.6). 2,400 batches of 8: the limit is 0.03."""
     torch.manual_seed(0)
     x = torch.zeros(2, dtype=torch.float64, requires_grad=True)
 
@@ -18,8 +18,8 @@ def test_the_biased_problem_ends_at_the_solution():
         return 0.5 * (x[0] ** 2 + (x[1] - 2) ** 2), {"line": x[0] + x[1] - 1 + 2 * z * (x[0] - x[1])}
 
     opt = lt.TrackedLagrangian([x], {"line": lt.Equal()})
-    for _ in range(700):
-        opt.step(closure, torch.randn(32, dtype=torch.float64))
+    for _ in range(2400):
+        opt.step(closure, torch.randn(8, dtype=torch.float64))
     assert np.linalg.norm(x.detach().numpy() - [-0.5, 1.5]) < 0.15
     assert abs(opt.multipliers["line"].item() - 0.5) < 0.1
     assert abs(opt.values["line"].item()) < 0.1
@@ -38,7 +38,7 @@ def test_many_constraints_need_no_jacobian(method):
     def closure(z):
         return 0.5 * (x**2).sum(), {"above": x - a * z[:, None]}
 
-    for _ in range(60 if method is lt.QuadraticPenalty else 120):
+    for _ in range(60 if method is lt.QuadraticPenalty else 150):
         opt.step(closure, 1 + 0.1 * torch.randn(4))
     solution = a.clamp(min=0)
     assert (x.detach() - solution).norm() < 0.25 * solution.norm()
@@ -90,8 +90,8 @@ def test_a_proxy_moves_the_parameters_and_the_values_move_the_multipliers():
         return 0.5 * ((x - 1) ** 2).sum(), {"share": lt.Proxy((z < x).double(), torch.sigmoid((x - z) / 0.3))}
 
     opt = lt.TrackedLagrangian([x], {"share": lt.AtMost(0.3)})
-    for _ in range(300):
-        opt.step(closure, torch.rand(64, dtype=torch.float64))
+    for _ in range(800):
+        opt.step(closure, torch.rand(32, dtype=torch.float64))
     assert abs(x.item() - 0.3) < 0.03
 
 
