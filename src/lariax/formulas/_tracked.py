@@ -9,11 +9,11 @@ from lariax.formulas._filter import Filter, lagged
 from lariax.formulas._shape import DRIFT, REDUNDANT, Shape, diagonal, push, times
 
 WINDOW = 100  # iterations that a running mean looks back
-RARELY = 16  # iterations between two measurements of noise, drift and curvature,
-OFTEN = 64  # after this many iterations in which they are measured each time
+FIRST = 256  # so many iterations measure noise, drift and curvature, each of them;
+RARELY = 64  # then one in 4, and as k goes on growing one in 16, and one in so many
 HASTE = 4.0  # in the first thousand iterations steps may be this much noisier: arriving comes before averaging
 FAR = 10.0  # a remembered curvature this many times the recent ones is not believed much longer
-LEAST = 0.02  # a penalty is at least this share of L: otherwise a start at a minimum of f would stay there
+LEAST = 0.02  # a penalty is at least this share of f's curvature: else a start at a minimum of f would stay there
 FORCE = 4.0  # ||J^T y|| stays below FORCE times the recent maximum of ||grad f||, a penalty step below half of that
 
 
@@ -25,6 +25,7 @@ class Curvature(NamedTuple):
     secant: Any  # running means of dx.D / dx.dx and D.D / dx.dx with weights that follow the step
     secant_square: Any
     drift: Any  # the part of the gradient's drift noise that moves of x cause
+    objective: Any  # that of the objective alone, where the run started
 
 
 class Answers(NamedTuple):
@@ -46,12 +47,12 @@ def rate_at(xp: Any, k: Any) -> Any:
 
 def interval_at(xp: Any, k: Any) -> Any:
     """How many iterations apart noise, drift and curvature are measured: a measurement costs several passes."""
-    return xp.where(k < OFTEN, 1, RARELY)
+    return xp.where(k < FIRST, 1, xp.where(k < 4 * FIRST, 4, xp.where(k < 16 * FIRST, 16, RARELY)))
 
 
 def often_at(xp: Any, k: Any) -> Any:
-    """The rate of running means of drift and curvature."""
-    return xp.minimum(1, rate_at(xp, k) * interval_at(xp, k))
+    """The rate of running means of drift and curvature: late in a run they change slowly, and more are averaged."""
+    return xp.minimum(1, rate_at(xp, k) * xp.minimum(interval_at(xp, k), 16))
 
 
 def noise_rate_at(xp: Any, k: Any) -> Any:
@@ -61,8 +62,8 @@ def noise_rate_at(xp: Any, k: Any) -> Any:
 
 def penalty_for(xp: Any, curvature: Curvature, force: Any, pushed: Any, tiny: Any) -> Any:
     """rho = min(L, FORCE/2 ||grad f|| / ||J^T M u||), for pushed = ||J^T M u||; and a little where grad f vanishes."""
-    largest = curvature.largest
-    return xp.minimum(largest, xp.maximum(FORCE / 2 * xp.sqrt(force) / (pushed + tiny), LEAST * largest))
+    wanted = xp.maximum(FORCE / 2 * xp.sqrt(force) / (pushed + tiny), LEAST * curvature.objective)
+    return xp.minimum(curvature.largest, wanted)
 
 
 def step_for(xp: Any, curvature: Curvature, scale: Any, rho: Any, tiny: Any) -> Any:
@@ -127,6 +128,7 @@ def measured(
         secant=ease(curvature.secant, seen.along, 0.02),
         secant_square=ease(curvature.secant_square, seen.follow, 0.02),
         drift=lagged(curvature.drift, seen.of_step, often),
+        objective=curvature.objective,
     ), lagged(drift, seen.of_step + crossed * seen.of_weights, often)
 
 

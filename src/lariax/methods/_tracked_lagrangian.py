@@ -69,11 +69,16 @@ class Seen(NamedTuple):
     constraints: Float[Array, " m"]
     multipliers: Float[Array, " m"]
     weights: Float[Array, " m"]
-    then: Vector  # the Lagrangian's gradient at x
+    then: Vector | None  # the Lagrangian's gradient at x; None: one backward pass, at x+ alone
     now: Vector  # and at x+
     noise: Float[Array, ""]  # of the gradient
     drift: Float[Array, ""]
     curvature: Curvature
+
+    @property
+    def measurement(self) -> Vector:
+        """What the estimate is compared with."""
+        return self.now if self.then is None else self.then
 
 
 class TrackedLagrangian(AbstractMethod):
@@ -155,7 +160,7 @@ class TrackedLagrangian(AbstractMethod):
             return self._seen(oracle, s, k, batch, x, rho, alpha_u, measuring)
 
         seen = jax.lax.cond(k % interval_at(jnp, k) == 0, lambda: see(True), lambda: see(False))
-        if self.one_backward:  # a mean that lags behind the steps would swing
+        if seen.then is None:  # a mean that lags behind the steps would swing
             alpha_g = jnp.maximum(alpha_g, jnp.minimum(1, 4 * s.scale))
             gradient = lagged(s.gradient, seen.now, alpha_g)
         else:
@@ -176,7 +181,7 @@ class TrackedLagrangian(AbstractMethod):
             rate,
             noise=seen.noise,
             drift=seen.drift,
-            innovation=believable(jnp, s.of_gradient, _square(seen.then - s.gradient)),
+            innovation=believable(jnp, s.of_gradient, _square(seen.measurement - s.gradient)),
         )
 
         scale = next_scale(
@@ -255,16 +260,14 @@ class TrackedLagrangian(AbstractMethod):
         # Lagrangian gradients
         h1 = oracle.gradient_of(now, each_weights)
         h0 = None if then is None else oracle.gradient_of(then, s.weights)
-        measured_on = h1 if self.one_backward or h0 is None else h0  # one backward pass follows nothing
         curvature, drift, noise = s.curvature, s.of_gradient.drift, s.of_gradient.noise
         if measuring and h0 is not None:
-            fresh = measured_on.noise + _rounding(oracle, measured_on.mean).sum()
-            noise = lagged(noise, fresh, noise_rate_at(jnp, k))
+            fresh = h1 if self.one_backward else h0
+            noise = lagged(noise, fresh.noise + _rounding(oracle, fresh.mean).sum(), noise_rate_at(jnp, k))
             followed = respond(jnp.mean(c1 - c0, axis=0))
             curvature, drift = self._curvature(oracle, s, often_at(jnp, k), x - s.x, h0, now, weights, followed)
-        return Seen(
-            c0, c1, constraints, bound * multipliers, weights, measured_on.mean, h1.mean, noise, drift, curvature
-        )
+        mean_then = None if self.one_backward or h0 is None else h0.mean
+        return Seen(c0, c1, constraints, bound * multipliers, weights, mean_then, h1.mean, noise, drift, curvature)
 
     def _lengths(self, s: TrackedState) -> tuple[Array, Array]:
         """eta and rho."""
@@ -334,7 +337,7 @@ class TrackedLagrangian(AbstractMethod):
         bend = jnp.linalg.norm(beyond.mean - slope) / (jnp.linalg.norm(probe) + _tiny(oracle))
         largest = jnp.maximum(bend, 1e-3 * steep / size)
         zero = jnp.zeros((), oracle.dtype)
-        curvature = Curvature(largest, largest**2, largest, largest**2, zero)
+        curvature = Curvature(largest, largest**2, largest, largest**2, zero, largest)
 
         # noise of values and gradients over all batches of the start
         mean_slope, slope_noise, value_noise = self._noises(oracle, point, batches)
@@ -411,12 +414,12 @@ class TrackedLagrangian(AbstractMethod):
         metric = jnp.sqrt(before * wanted)  # halfway, so that one noisy look does not decide
         change = metric / before
         size = jnp.mean(change**2)
-        curvature = Curvature(*(value * size**power for value, power in zip(s.curvature, (1, 2, 1, 2, 1), strict=True)))
+        powers = zip(s.curvature, (1, 2, 1, 2, 1, 1), strict=True)
         return s._replace(
             x=s.x / change,
             gradient=s.gradient * change,
             of_gradient=Filter(*(value * size for value in s.of_gradient)),
-            curvature=curvature,
+            curvature=Curvature(*(value * size**power for value, power in powers)),
             force=s.force * size,
             shape=s.shape._replace(jacobian=s.shape.jacobian * change),
             metric=metric,
@@ -467,7 +470,7 @@ def _violation(oracle: Oracle, s: TrackedState) -> Float[Array, " m"]:
 def _sound(s: TrackedState, seen: Seen) -> Bool[Array, ""]:
     """Whether the gradient is finite and has not grown beyond reason in one step."""
     swing = push(jnp, s.shape, seen.weights - s.weights)  # what new weights alone may change
-    limit = 10 * (jnp.sqrt(_square(seen.then)) + jnp.sqrt(s.of_gradient.noise) + swing)
+    limit = 10 * (jnp.sqrt(_square(seen.measurement)) + jnp.sqrt(s.of_gradient.noise) + swing)
     known = jnp.sum(seen.constraints) + seen.noise + seen.drift + seen.curvature.largest
     return (jnp.sqrt(_square(seen.now)) <= limit) & jnp.isfinite(limit + known)
 

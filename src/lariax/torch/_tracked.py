@@ -435,7 +435,7 @@ class TrackedLagrangian(AbstractConstrained):
             np.mean(each, axis=0),
             Filter.fresh(noise),
             Filter.fresh(value_noise),
-            Curvature(largest, largest**2, largest, largest**2, np.float64(0)),
+            Curvature(largest, largest**2, largest, largest**2, np.float64(0), largest),
             np.float64(0.1),
             force,
             shape,
@@ -506,7 +506,7 @@ class TrackedLagrangian(AbstractConstrained):
         ]  # halfway: looks are noisy
         change = torch.cat([(new / old).reshape(-1) for new, old in zip(self.metric, before, strict=True)])
         size = float(torch.mean(change**2))
-        powers = zip(s.curvature, (1, 2, 1, 2, 1), strict=True)
+        powers = zip(s.curvature, (1, 2, 1, 2, 1, 1), strict=True)
         jacobian = s.shape.jacobian * change.double().cpu().numpy()
         return s._replace(
             of_gradient=Filter(*(value * size for value in s.of_gradient)),
