@@ -8,9 +8,8 @@ is thinned again and again) and a callback that measures: iterations for each se
 of the newest checkpoint. Rows of the table are tenths of the run; the first minute is left out, as it compiles and
 fills what is filled once. Flat means: the last tenths differ from the first by no more than they do from each other.
 
-A second of CPU time buys fewer iterations where other programs leave the run a small part of the machine, since some of
-its work goes by the clock: checkpoints, looks at the time, this measuring. So the CPU time of all tenths is explained
-by two numbers, the time of an iteration and that of a second of the clock; that of a run that slows down is not.
+It wants a core for itself: some of its work goes by the clock (checkpoints, looks at the time, this measuring), so that
+a second of CPU time buys fewer iterations where other programs leave the run a small part of the machine.
 """
 
 import argparse
@@ -119,17 +118,18 @@ def table(seen: list[Sighting], settled: float) -> tuple[list[str], list[Tenth],
     return lines, parts, memories[-1] / memories[0]
 
 
-def explained(parts: list[Tenth]) -> str:
-    """The CPU time of the parts by the time of an iteration and of a second of the clock, in words."""
-    iterations, seconds, cpu = (np.asarray(column, float) for column in zip(*parts, strict=True))
-    shares = np.stack([iterations, seconds], axis=1) / cpu[:, None]
-    each, clock = np.linalg.lstsq(shares, np.ones(len(cpu)), rcond=None)[0]
-    off = shares @ np.array([each, clock]) - 1
+def trend(speeds: list[float], shares: list[float]) -> str:
+    """How the speed of the parts changes, and what part of a core the run had, in words."""
+    change = np.asarray(speeds) / np.mean(speeds) - 1
+    place = np.linspace(-0.5, 0.5, len(speeds))
+    slope = place @ change / (place @ place)
+    rest = change - slope * place
+    error = np.sqrt(rest @ rest / (len(speeds) - 2) / (place @ place))
     return (
-        f"An iteration takes {1e6 * each:.0f} microseconds of CPU time, and each second of the clock another "
-        f"{1e3 * clock:.0f} milliseconds (checkpoints, looks at the time, measuring). That explains the CPU time of "
-        f"every tenth within {100 * np.max(np.abs(off)):.0f} %, and of the last within {100 * abs(off[-1]):.0f} %; the "
-        f"run had {100 * np.min(cpu / seconds):.0f} to {100 * np.max(cpu / seconds):.0f} % of a core."
+        f"Speed from the first tenth to the last: times {speeds[-1] / speeds[0]:.3f}. The tenths lie between "
+        f"{100 * min(change):+.0f} and {100 * max(change):+.0f} % of their mean, and a straight line through them "
+        f"changes by {100 * slope:+.1f} % from one end to the other, with a standard error of {100 * error:.1f} %. The "
+        f"run had {100 * min(shares):.0f} to {100 * max(shares):.0f} % of a core."
     )
 
 
@@ -138,8 +138,8 @@ def section(minutes: float, lines: list[str], memory: float, words: str) -> str:
         [
             "## Survival: a long run",
             "",
-            f"`python -m benchmarks.soak --minutes {minutes:g}`, {dt.date.today().isoformat()}, {os.cpu_count()} cores "
-            "shared with other work. The default method on 5,000 rows, a record every 50 iterations and a callback "
+            f"`python -m benchmarks.soak --minutes {minutes:g}`, {dt.date.today().isoformat()}, {os.cpu_count()} "
+            "cores. The default method on 5,000 rows, a record every 50 iterations and a callback "
             "with each, a checkpoint every 5 s. The history is thinned again and again, which shows in the size of the "
             "checkpoint.",
             "",
@@ -158,7 +158,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         seen = watched(seconds, Path(folder), every=max(0.2, seconds / 1000))
     lines, parts, memory = table(seen, min(SETTLED, seconds / 4))
-    text = section(options.minutes, lines, memory, explained(parts))
+    speeds, shares = [part.iterations / part.cpu for part in parts], [part.cpu / part.seconds for part in parts]
+    text = section(options.minutes, lines, memory, trend(speeds, shares))
     print(text)
     write("soak", text)
 

@@ -227,6 +227,7 @@ def test_vectors_as_on_a_gpu(name, adaptive_metric, monkeypatch):
         return function
 
     monkeypatch.setattr(_kernels, "compiled", compiled)
+    monkeypatch.setattr(_kernels, "update_on", lambda device: compiled(_kernels.advance))
     one, other = network(), network()
     opt = OPTIMIZERS[name](other, adaptive_metric=adaptive_metric)
     opt.space.flat = False

@@ -32,6 +32,7 @@ from lariax.formulas._shape import (
 )
 from lariax.formulas._storm import dual_length, leave_one_out, repelled, storm
 from lariax.formulas._tracked import (
+    FIRST,
     RARELY,
     WINDOW,
     Answers,
@@ -59,6 +60,7 @@ from lariax.formulas._tracked import (
 __all__ = [
     "DETERMINISTIC_CONSTRAINTS",
     "DRIFT",
+    "FIRST",
     "PROBES",
     "RARELY",
     "REDUNDANT",

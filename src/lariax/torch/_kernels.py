@@ -1,5 +1,7 @@
 """What is compiled on a GPU: one pass over memory for the update, one for the sums that the controllers need."""
 
+from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from types import FunctionType
 from typing import Any
@@ -23,14 +25,11 @@ def advance(
     good: Tensor,
     numbers: Tensor,
 ) -> None:
-    """Seven streams: reads of x, g and two gradients, writes of x, the previous x and g; and a read of the previous x.
+    """g+ = storm(fresh, stale, g), x+ = x - eta scaling g+, and x is kept as the previous point.
 
     `numbers` holds the momentum and the step of each parameter; `targets` takes the step in place of parameters of low
     precision. If `good` turns out to be false, the old estimate is followed from the previous point, by the steps that
     come second in `numbers`: the host need not wait to know.
-
-    Compiled for a GPU by torch 2.11, a foreach call for the writes, or a bare copy of x, overwrites what is still to be
-    read. The results of this form were compared with those of a CPU.
     """
     new = [storm(*each, numbers[0]) for each in zip(fresh, stale, estimate, strict=True)]
     start, steps = params if targets is None else targets, numbers[1 : 1 + len(params)]
@@ -46,6 +45,16 @@ def advance(
         *zip(start, ends, strict=True),
     ]:
         old.copy_(value)
+
+
+def update_on(device: torch.device) -> Callable[..., None]:
+    """`advance`, as one pass over memory where that can be had."""
+    if device.type == "cuda":
+        with suppress(ImportError):
+            from lariax.torch import _triton
+
+            return _triton.advance
+    return advance
 
 
 def sums(a: Tensors, b: Tensors, scaling: Tensors | None) -> Tensor:

@@ -147,8 +147,7 @@ class AbstractConstrained(torch.optim.Optimizer):
     ) -> None:
         params, low = self.space.params, self.targets if self.low else None
         sent = torch.tensor(numbers, dtype=self.space.dtype).to(params[0].device, non_blocking=True)
-        variant = (low is None, scaling is None, fresh is stale)
-        update = _kernels.compiled(_kernels.advance, *variant)
+        update = _kernels.update_on(params[0].device)
         update(params, low, self.previous, estimate, fresh, stale, scaling, good, sent)
 
     def _shift(self, targets: list[Tensor], estimate: Vector, steps: list[float], scaling: Vector | None) -> None:

@@ -1,0 +1,71 @@
+"""The update on a GPU: one kernel a parameter, that reads and writes seven streams of it and no more.
+
+Imported where there is a GPU: Triton comes with torch there alone.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from lariax.torch import _kernels
+from lariax.torch._kernels import Tensors
+
+BLOCK = 1024
+
+
+@triton.jit(do_not_specialize=["which", "count"])  # type: ignore[untyped-decorator]
+def _program(  # type: ignore[no-untyped-def] # Triton reads annotations as its own
+    point, start, previous, estimate, fresh, stale, scaling, good, numbers, which, count, size,
+    scaled: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+    inside = at < size
+    g = tl.load(estimate + at, inside)
+    if tl.load(good):
+        x = tl.load(start + at, inside)
+        now, then, momentum = tl.load(fresh + at, inside), tl.load(stale + at, inside), tl.load(numbers)
+        g = now + (1 - momentum) * (g - then)  # formulas.storm, of which Triton would read the annotations
+        step = tl.load(numbers + 1 + which)
+        tl.store(previous + at, tl.load(point + at, inside), inside)
+        tl.store(estimate + at, g, inside)
+    else:
+        x = tl.load(previous + at, inside).to(start.dtype.element_ty)
+        step = tl.load(numbers + 1 + count + which)
+    move = g
+    if scaled:
+        move = g * tl.load(scaling + at, inside)
+    tl.store(start + at, x - step * move, inside)
+
+
+def advance(
+    params: Tensors,
+    targets: Tensors | None,
+    previous: Tensors,
+    estimate: Tensors,
+    fresh: Tensors,
+    stale: Tensors,
+    scaling: Tensors | None,
+    good: Tensor,
+    numbers: Tensor,
+) -> None:
+    """What `_kernels.advance` does."""
+    count, starts = len(params), params if targets is None else targets
+    vectors = (params, starts, previous, estimate, fresh, stale, estimate if scaling is None else scaling)
+    for i, each in enumerate(zip(*vectors, strict=True)):
+        if _in_one_order(each):
+            size = each[0].numel()
+            grid = (triton.cdiv(size, BLOCK),)
+            _program[grid](*each, good, numbers, i, count, size, scaling is not None, BLOCK)
+        else:
+            x, start, old, g, now, then, scale = ([part] for part in each)
+            own = torch.stack([numbers[0], numbers[1 + i], numbers[1 + count + i]])
+            low, scales = None if targets is None else start, None if scaling is None else scale
+            _kernels.advance(x, low, old, g, now, then, scales, good, own)
+
+
+def _in_one_order(tensors: tuple[Tensor, ...]) -> bool:
+    """Whether entries lie in memory without gaps and alike."""
+    first = tensors[0]
+    dense = first.is_contiguous() or first.is_contiguous(memory_format=torch.channels_last)
+    return dense and all(each.stride() == first.stride() for each in tensors)
