@@ -6,6 +6,7 @@ Problems and batch sizes are shared between tests where they can be: compiling i
 import jax
 import jax.numpy as jnp
 import numpy as np
+from benchmarks.suite.problems import by_name
 
 import lariax as lx
 from conftest import lasso_with_sum_one, normal
@@ -263,6 +264,21 @@ def test_an_infeasible_problem_is_recognised():
     assert result.status == "infeasible_stationary"
     assert not result.success
     assert np.isfinite(result.x).all()
+
+    # dependent rows have large weights, and these curvature: a penalty that follows it would grow without end
+    for seed in range(4):
+        result = lx.solve(problem, jnp.full(3, 0.1), TRACKED, iterations=250, batch_size=2, seed=seed, record_every=10)
+        assert result.status == "infeasible_stationary"
+        assert result.history["curvature"].max() < 1e3
+
+
+def test_a_start_far_from_settled_is_watched_closely():
+    """Seeds that were thrown off between the 64th and the 256th step when curvature was measured in every 16th."""
+    case = by_name("tanhB")
+    for seed in (6, 9, 26, 35, 49):
+        result = lx.solve(case.problem, case.x0, TRACKED, iterations=2_000, batch_size=2, seed=seed, record_every=500)
+        assert result.history["backed_off"][-1] == 0
+        assert np.linalg.norm(case.constraints(result.x)) < 2
 
 
 def test_a_lower_and_an_upper_bound_do_not_press_against_each_other():
