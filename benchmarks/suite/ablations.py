@@ -1,6 +1,6 @@
 """What each part of the default method does: `python -m benchmarks.suite.ablations [--seeds 8] [--write]`.
 
-The method with one part taken out or replaced, on four problems of the suite, in units of the statistical limit. With
+The method with one part taken out or replaced, on problems of the suite, in units of the statistical limit. With
 `--write` the table and the figure go into `docs/theory`.
 """
 
@@ -26,7 +26,7 @@ from benchmarks.suite.run import Score, joined, pair, scored, solved_by_lariax  
 
 mpl.use("Agg")
 
-PROBLEMS = ("toy50", "bias2", "mixscale", "flatT")
+PROBLEMS = ("toy50", "bias2", "mixscale", "flatT", "sigL")
 DRAWS = (500, 1000, 2000, 5000, 10_000, 20_000, 50_000)
 SHOWN = (2000, 10_000, 50_000)
 PAGE = Path(__file__).parents[2] / "docs" / "theory" / "self-tuned.md"

@@ -228,8 +228,9 @@ def report(
                 console.print(line)
     if not options.write:
         return
+    usual = options.batch == 2
     head = [
-        "## The suite",
+        "## The suite" if usual else f"## The suite, batch size {options.batch}",
         "",
         origin("benchmarks.suite", ("lariax", "jax", "numpy"), seconds),
         "",
@@ -240,7 +241,9 @@ def report(
         "the limit's distance from the solution, and left out of the means. Rivals: the best of 16 settings each, "
         "picked at each number of draws on the same 4 seeds that are shown, which favours them.",
     ]
-    write("suite", "\n".join([*head, *body, "", *(f"- {note}" for note in notes)]))
+    write(
+        "suite" if usual else f"suite-{options.batch}", "\n".join([*head, *body, "", *(f"- {note}" for note in notes)])
+    )
     console.print(f"written to {RESULTS}")
 
 
