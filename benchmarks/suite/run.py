@@ -109,7 +109,22 @@ def summary(scores: list[Score], n: int) -> tuple[float, float, float]:
     return float(np.exp(np.mean(np.log(rms)))), float(rms.max()), float(worst.max())
 
 
-def markdown(title: str, scores: list[Score], rivals: dict[str, dict[int, dict[str, np.ndarray]]]) -> list[str]:
+Rivals = dict[str, dict[int, dict[str, np.ndarray]]]
+"""rms errors over the limit by problem, number of draws and rival."""
+
+
+def against(scores: list[Score], rivals: Rivals, n: int) -> str:
+    """The larger of our two errors over that of the best rival, where that is worst."""
+
+    def ratio(score: Score) -> float:
+        best = min(float(rms[: score.measures].max()) for rms in rivals[score.name][n].values())
+        return float(score.rms[: score.measures].max()) / best
+
+    worst = max((score for score in scores if score.draws == n), key=ratio)
+    return f"the larger error at most {ratio(worst):.2f} times that of the best rival ({worst.name})"
+
+
+def markdown(title: str, scores: list[Score], rivals: Rivals, drawn: bool) -> list[str]:
     """One row a problem, a pair of columns a number of draws."""
     counts = sorted({score.draws for score in scores})
     beside = sorted({name for each in rivals.values() for best in each.values() for name in best})
@@ -123,13 +138,16 @@ def markdown(title: str, scores: list[Score], rivals: dict[str, dict[int, dict[s
         for rival in beside:
             found = [rivals.get(name, {}).get(n, {}).get(rival) for n in tried]
             cells += ["" if best is None else pair(best) for best in found]
-        rows.append([name, *cells])
+        rows.append([f"[{name}](suite/figures/{name}.png)" if drawn else name, *cells])
     lines = [f"### {title}", "", *table(["problem", *head], rows), ""]
     for n in counts:
         mean, worst, seed = summary(scores, n)
         goal = GOALS.get(n)
         aim = f" (goals {goal[0]} and {goal[1]})" if goal and "Suite" in title else ""
-        lines.append(f"- {n:,} draws: geometric mean {mean:.2f}, worst {worst:.2f}{aim}, worst single seed {seed:.2f}")
+        told = f"; {against(scores, rivals, n)}" if n in tried else ""
+        lines.append(
+            f"- {n:,} draws: geometric mean {mean:.2f}, worst {worst:.2f}{aim}, worst single seed {seed:.2f}{told}"
+        )
     return lines
 
 
@@ -159,7 +177,7 @@ def main() -> None:
     shown = sorted({*draws, *figures.PLACES}) if options.figures else draws
     shown = [n for n in shown if n <= max(draws)]
     scores: list[Score] = []
-    rivals: dict[str, dict[int, dict[str, np.ndarray]]] = {}
+    rivals: Rivals = {}
     notes: list[str] = []
     with progress(console) as bar:
         task = bar.add_task("suite", total=len(names) * options.seeds)
@@ -202,7 +220,7 @@ def report(
     console: Console,
     options: argparse.Namespace,
     scores: list[Score],
-    rivals: dict[str, dict[int, dict[str, np.ndarray]]],
+    rivals: Rivals,
     notes: list[str],
     seconds: float,
 ) -> None:
@@ -214,8 +232,8 @@ def report(
     for title, part in parts.items():
         if not part:
             continue
-        lines = markdown(title, part, rivals)
-        body += ["", *lines]
+        body += ["", *markdown(title, part, rivals, options.figures)]
+        lines = markdown(title, part, rivals, drawn=False)
         shown = Table(title=f"{title}: rms error over the limit, stationarity / feasibility", title_justify="left")
         rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("|") and "---" not in line]
         for column in rows[0]:
