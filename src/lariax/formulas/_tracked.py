@@ -112,6 +112,11 @@ def variance_of_mean(xp: Any, parts: Any) -> Any:
     return xp.sum((parts - xp.mean(parts, axis=0)) ** 2, axis=0) / (n * (n - 1))
 
 
+def is_real(xp: Any, length: Any, size: Any, eps: float) -> Any:
+    """Whether a step with dx.dx = `length` from x.x = `size` is more than rounding."""
+    return length > (max(1e-12, 10 * eps) * (1 + xp.sqrt(size))) ** 2
+
+
 def measured(
     xp: Any, curvature: Curvature, drift: Any, seen: Answers, often: Any, batch_size: int
 ) -> tuple[Curvature, Any]:

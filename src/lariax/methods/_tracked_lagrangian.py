@@ -21,6 +21,7 @@ from lariax.formulas import (
     diagonal,
     gain,
     interval_at,
+    is_real,
     lagged,
     leave_one_out,
     measured,
@@ -311,7 +312,7 @@ class TrackedLagrangian(AbstractMethod):
         length = _square(dx) + _tiny(oracle)
         answers = Answers(
             length=length,
-            real=length > (1e-12 * (1 + jnp.linalg.norm(s.x))) ** 2,  # otherwise dx is rounding
+            real=is_real(jnp, length, _square(s.x), _eps(oracle)),
             fixed=_square(fixed.mean),
             along=jnp.vdot(dx, follow.mean),
             follow=_square(follow.mean),

@@ -20,6 +20,7 @@ from lariax.formulas import (
     Load,
     believable,
     interval_at,
+    is_real,
     lagged,
     measured,
     next_refresh,
@@ -219,7 +220,7 @@ class TrackedLagrangian(AbstractConstrained):
             spread, length, x, *answers = told
             noise = lagged(noise, spread + rules.eps**2 * size, noise_rate_at(_host, k))  # rounding is noise too
             length = length + rules.tiny
-            seen = Answers(length, length > (1e-12 * (1 + np.sqrt(x))) ** 2, *answers)
+            seen = Answers(length, is_real(_host, length, x, rules.eps), *answers)
             curvature, drift = measured(_host, curvature, drift, seen, often_at(_host, k), total)
         curvature = remembered(_host, curvature, k)
         innovation = believable(_host, s.of_gradient, off)
