@@ -96,6 +96,8 @@ class DualPenalty(AbstractScheduledMethod):
         gradient, values = oracle.penalty_gradient(
             point, self.schedule(oracle).penalty_at(1), batches.first, multipliers
         )
+        if self.pairs:  # the slacks come from these very values, and the sign of what is left would be rounding
+            values = oracle.taken_up(point, values)
         return DualState(point, gradient, values, multipliers, multipliers, self.moved(multipliers, 1.0, values))
 
     def step(self, oracle: Oracle, state: DualState, k: Float[Array, ""], batch: Batch) -> DualState:

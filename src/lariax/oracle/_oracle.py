@@ -371,6 +371,10 @@ class Oracle(eqx.Module):
         slacks = jnp.concatenate([-residuals[block.rows] for block in self._slack_blocks])
         return self._point(vector, jnp.maximum(slacks, 0))
 
+    def taken_up(self, z: Vector, residuals: Float[Array, " m"]) -> Float[Array, " m"]:
+        """Residuals on the batch that the slacks were chosen on: 0, whatever rounding says, where there is a slack."""
+        return jnp.where(self._slack_rows(z) > 0, 0, residuals)
+
     def x_of(self, z: Vector) -> PyTree[Array]:
         """The user's x."""
         return self.coordinates.unravel(self._user(z))
