@@ -108,6 +108,8 @@ class TestSolve:
         outcome = lariax("solve", "mine.py:pair", *CHEAP, "--seconds", 600, "--folder", "stopped", "--json", code=130)
         assert json.loads(outcome.stdout)["status"] == "interrupted"
         assert runs.load(place / "stopped").outcome["iterations"] > 1
+        words = lariax("solve", "mine.py:pair", *CHEAP, "--seconds", 600, "--folder", "again", code=130).stdout
+        assert "Go on   lariax solve mine.py:pair --resume again\n" in words  # with what is left of its budget
 
     def test_resume(self, lariax, place):
         """A run in two parts, the second in a process that knows nothing of the first, is the run in one."""

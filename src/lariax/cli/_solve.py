@@ -186,8 +186,8 @@ def _conclude(screen: Screen, run: SavedRun, place: Claim, asked: bool) -> None:
     certificate = None if run.certificate is None else certificate_to_json(run.certificate)
     screen.show(f"\nRun     {folder}\nReport  {page}", keep_lines=True)
     if run.status in ("budget", "interrupted") and (folder / CHECKPOINT).is_dir():
-        more = max(run.outcome["iterations"], 1000)
-        screen.show(f"Go on   {_again(run.settings['problem'], folder)} --iterations {more}", keep_lines=True)
+        more = "" if run.status == "interrupted" else f" --iterations {max(run.outcome['iterations'], 1000)}"
+        screen.show(f"Go on   {_again(run.settings['problem'], folder)}{more}", keep_lines=True)
     screen.give({"folder": folder, "report": page, **run.outcome, "certificate": certificate})
     if folder != place.folder:
         raise typer.Exit(BAD_FOLDER)
