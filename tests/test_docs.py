@@ -21,6 +21,8 @@ BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 @pytest.mark.parametrize("name", MODULES)
 def test_docstrings(name):
+    if name == "lariax.torch._triton":  # comes with torch for a GPU
+        pytest.importorskip("triton")
     module = importlib.import_module(name)
     failures = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
     assert failures.failed == 0

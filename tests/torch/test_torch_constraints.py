@@ -82,7 +82,11 @@ def test_a_start_at_a_minimum_of_the_objective_is_left():
 
 def test_a_proxy_moves_the_parameters_and_the_values_move_the_multipliers():
     """The share of positives, P(z < x) <= 0.3, for z uniform in (0, 1): the indicator has no gradient, its smooth
-    version has, and is biased: with the sigmoid as the constraint x would end elsewhere."""
+    version has, and is biased: with the sigmoid as the constraint x would end at 0.19.
+
+    Differences of an indicator are of the order of the root of a step, so x goes on moving, by 0.035. Its mean over so
+    many calls has a deviation of 0.004.
+    """
     torch.manual_seed(0)
     x = torch.tensor([0.5], dtype=torch.float64, requires_grad=True)
 
@@ -90,9 +94,11 @@ def test_a_proxy_moves_the_parameters_and_the_values_move_the_multipliers():
         return 0.5 * ((x - 1) ** 2).sum(), {"share": lt.Proxy((z < x).double(), torch.sigmoid((x - z) / 0.3))}
 
     opt = lt.TrackedLagrangian([x], {"share": lt.AtMost(0.3)})
-    for _ in range(800):
+    path = []
+    for _ in range(1200):
         opt.step(closure, torch.rand(32, dtype=torch.float64))
-    assert abs(x.item() - 0.3) < 0.03
+        path.append(x.item())
+    assert abs(np.mean(path[400:]) - 0.3) < 0.015
 
 
 SETS = {
