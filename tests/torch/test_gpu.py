@@ -39,10 +39,10 @@ def test_the_update(good, scaled, kind):
 
     def updated(update):
         kept = [[part.clone() for part in each] for each in (low or targets, targets, previous, estimate)]
-        params, exact_ones, old, g = kept
-        start = exact_ones if low else None
-        update(params, start, old, g, fresh, stale, scaling if scaled else None, torch.tensor(good).cuda(), numbers)
-        return params, exact_ones, old, g
+        if not low:
+            kept[0] = kept[1]
+        update(_kernels.Update(*kept, fresh, stale, scaling if scaled else None, torch.tensor(good).cuda(), numbers))
+        return kept
 
     found, expected = updated(_kernels.update_on(torch.device("cuda"))), updated(_kernels.advance)
     for ours, theirs in zip(itertools.chain(*found), itertools.chain(*expected), strict=True):

@@ -13,6 +13,7 @@ from lariax.formulas import (
     allowed_drift,
     believable,
     gain,
+    is_real,
     is_whitened,
     lagged,
     rate_at,
@@ -167,17 +168,16 @@ class TangentNormal(AbstractMethod):
 
         # what was learnt
         alpha = gain(s.of_gradient) if oracle.problem.samples is not None else jnp.ones((), oracle.dtype)
+        rounding = _square(_epsilon(oracle) * stale)  # is noise too
         of_gradient = updated(
             s.of_gradient,
             alpha,
             rate,
-            noise=lagged(
-                s.of_gradient.noise, h0.noise + _square(_epsilon(oracle) * stale), rate
-            ),  # rounding is noise too
+            noise=lagged(s.of_gradient.noise, h0.noise + rounding, rate),
             drift=lagged(s.of_gradient.drift, jnp.where(good, drift, 0), rate),
             innovation=believable(jnp, s.of_gradient, _square(stale - s.gradient)),
         )
-        real = sound & (_square(dx) > (1e-12 * (1 + jnp.linalg.norm(s.x))) ** 2)  # otherwise dx is rounding
+        real = sound & is_real(jnp, _square(dx), _square(s.x), _epsilon(oracle))
         too_long = of_gradient.drift > allowed_drift(jnp, k, signal) * alpha**2 * of_gradient.noise
         return TangentState(
             x=jnp.where(good, x, s.x),

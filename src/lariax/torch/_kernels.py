@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,40 +14,50 @@ from lariax.formulas import storm
 Tensors = list[Tensor]
 
 
-def advance(
-    params: Tensors,
-    targets: Tensors | None,
-    previous: Tensors,
-    estimate: Tensors,
-    fresh: Tensors,
-    stale: Tensors,
-    scaling: Tensors | None,
-    good: Tensor,
-    numbers: Tensor,
-) -> None:
+class Update(NamedTuple):
+    """What an update reads and writes. Targets are the parameters, or for those of low precision exact copies."""
+
+    params: Tensors
+    targets: Tensors
+    previous: Tensors
+    estimate: Tensors
+    fresh: Tensors
+    stale: Tensors
+    scaling: Tensors | None
+    good: Tensor  # whether the step to here was; the host need not wait to know
+    numbers: Tensor  # the momentum, the step of each parameter if good, and if not
+
+    def only(self, i: int) -> "Update":
+        """Of one parameter."""
+        places = torch.tensor([0, 1 + i, 1 + len(self.params) + i], device=self.numbers.device)
+        own: dict[str, Any] = {
+            name: vector[i : i + 1] for name, vector in self._asdict().items() if isinstance(vector, list)
+        }
+        return self._replace(numbers=self.numbers[places], **own)
+
+
+def advance(update: Update) -> None:
     """g+ = storm(fresh, stale, g), x+ = x - eta scaling g+, and x is kept as the previous point.
 
-    `numbers` holds the momentum and the step of each parameter; `targets` takes the step in place of parameters of low
-    precision. If `good` turns out to be false, the old estimate is followed from the previous point, by the steps that
-    come second in `numbers`: the host need not wait to know.
+    If `good` turns out to be false, the old estimate is followed from the previous point.
     """
+    params, targets, previous, estimate, fresh, stale, scaling, good, numbers = update
     new = [storm(*each, numbers[0]) for each in zip(fresh, stale, estimate, strict=True)]
-    start, steps = params if targets is None else targets, numbers[1 : 1 + len(params)]
     new = [torch.where(good, a, b) for a, b in zip(new, estimate, strict=True)]
-    base = [torch.where(good, a, b.to(a.dtype)) for a, b in zip(start, previous, strict=True)]
+    base = [torch.where(good, a, b.to(a.dtype)) for a, b in zip(targets, previous, strict=True)]
     kept = [torch.where(good, a, b) for a, b in zip(params, previous, strict=True)]
-    steps = torch.where(good, steps, numbers[1 + len(params) :])
+    steps = torch.where(good, *numbers[1:].chunk(2))
     moves = new if scaling is None else [g * s for g, s in zip(new, scaling, strict=True)]
     ends = [x - steps[i] * g for i, (x, g) in enumerate(zip(base, moves, strict=True))]
     for old, value in [
         *zip(estimate, new, strict=True),
         *zip(previous, kept, strict=True),
-        *zip(start, ends, strict=True),
+        *zip(targets, ends, strict=True),
     ]:
         old.copy_(value)
 
 
-def update_on(device: torch.device) -> Callable[..., None]:
+def update_on(device: torch.device) -> Callable[[Update], None]:
     """`advance`, as one pass over memory where that can be had."""
     if device.type == "cuda":
         with suppress(ImportError):

@@ -145,10 +145,10 @@ class AbstractConstrained(torch.optim.Optimizer):
         good: Tensor,
         numbers: list[float],
     ) -> None:
-        params, low = self.space.params, self.targets if self.low else None
-        sent = torch.tensor(numbers, dtype=self.space.dtype).to(params[0].device, non_blocking=True)
-        update = _kernels.update_on(params[0].device)
-        update(params, low, self.previous, estimate, fresh, stale, scaling, good, sent)
+        device = self.space.params[0].device
+        sent = torch.tensor(numbers, dtype=self.space.dtype).to(device, non_blocking=True)
+        vectors = (self.space.params, self.targets, self.previous, estimate, fresh, stale)
+        _kernels.update_on(device)(_kernels.Update(*vectors, scaling, good, sent))
 
     def _shift(self, targets: list[Tensor], estimate: Vector, steps: list[float], scaling: Vector | None) -> None:
         views = self.space.views(estimate)

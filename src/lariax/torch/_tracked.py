@@ -423,7 +423,7 @@ class TrackedLagrangian(AbstractConstrained):
         shape = self._survey(closure).shape(load, None, 0)
 
         constraints = np.mean(rows, axis=0)
-        each = self.rules.signed(largest * rows_times(shape.penalty, self.rules.others(rows, constraints)))
+        each = self.rules.signed(largest * rows_times(shape.penalty, self.rules.others(rows)))
         own = self._sent(each[passes.own(cut.total)])
         self.indexed_penalty = (largest / self.indexed_size,) * 2
         sets: list[Choice] = [lambda i, look: (own[cut.pieces[i].rows], self._indexed(look, 1))]

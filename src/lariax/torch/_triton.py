@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from lariax.torch import _kernels
-from lariax.torch._kernels import Tensors
+from lariax.torch._kernels import Update
 
 BLOCK = 1024
 
@@ -38,30 +38,17 @@ def _program(  # type: ignore[no-untyped-def] # Triton reads annotations as its 
     tl.store(start + at, x - step * move, inside)
 
 
-def advance(
-    params: Tensors,
-    targets: Tensors | None,
-    previous: Tensors,
-    estimate: Tensors,
-    fresh: Tensors,
-    stale: Tensors,
-    scaling: Tensors | None,
-    good: Tensor,
-    numbers: Tensor,
-) -> None:
+def advance(update: Update) -> None:
     """What `_kernels.advance` does."""
-    count, starts = len(params), params if targets is None else targets
-    vectors = (params, starts, previous, estimate, fresh, stale, estimate if scaling is None else scaling)
-    for i, each in enumerate(zip(*vectors, strict=True)):
+    *vectors, scaling, good, numbers = update
+    count = len(update.params)
+    for i, each in enumerate(zip(*vectors, scaling or update.estimate, strict=True)):
         if _in_one_order(each):
             size = each[0].numel()
             grid = (triton.cdiv(size, BLOCK),)
             _program[grid](*each, good, numbers, i, count, size, scaling is not None, BLOCK)
         else:
-            x, start, old, g, now, then, scale = ([part] for part in each)
-            own = torch.stack([numbers[0], numbers[1 + i], numbers[1 + count + i]])
-            low, scales = None if targets is None else start, None if scaling is None else scale
-            _kernels.advance(x, low, old, g, now, then, scales, good, own)
+            _kernels.advance(update.only(i))
 
 
 def _in_one_order(tensors: tuple[Tensor, ...]) -> bool:

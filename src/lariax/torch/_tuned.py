@@ -16,6 +16,7 @@ from lariax.formulas import (
     believable,
     gain,
     lagged,
+    leave_one_out,
     multiplier_bound,
     penalty_for,
     push,
@@ -162,10 +163,9 @@ class Rules:
     def signed(self, weights: np.ndarray) -> np.ndarray:
         return signed(_host, self.inequality, weights)
 
-    def others(self, each: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    def others(self, each: np.ndarray) -> np.ndarray:
         """For each row the mean of the others."""
-        rows = each.shape[0]
-        others = (rows * mean - each) / (rows - 1)
+        others = leave_one_out(each)
         if self.population is not None:
             others = np.where(self.random, repelled(others, each, self.population), others)
         return others
@@ -178,7 +178,7 @@ class Rules:
         if self.several_inequalities:
             multipliers = relieved(_host, self.inequality, s.shape, multipliers)
         bound = multiplier_bound(_host, s.shape, multipliers, s.force, self.tiny)
-        weights = self.signed(bound * s.multipliers + self.answer(s, self.others(each, constraints), rho))
+        weights = self.signed(bound * s.multipliers + self.answer(s, self.others(each), rho))
         return Values(constraints, bound * multipliers, weights, _host.mean(weights, axis=0))
 
     def answer(self, s: Tuned, values: np.ndarray, rho: float) -> np.ndarray:
