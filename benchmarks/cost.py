@@ -24,13 +24,13 @@ from rich.console import Console
 import lariax as lx
 from benchmarks._results import write
 from benchmarks.speed import least, microseconds, processor, wells
-from lariax.formulas import FIRST
+from lariax.formulas import SETTLED
 from lariax.methods import AbstractMethod
 from lariax.methods._base import AbstractScheduledMethod, Answer
 
 LONG = 50_000  # iterations of a usual run
 BRIEF = 128  # iterations of a run whose time is what a run costs once
-SETTLED = 16 * FIRST  # from here on one iteration in `RARELY` measures
+FIRST_ONES = 4096  # iterations, in many of which the default method measures
 
 
 class SGDState(NamedTuple):
@@ -113,7 +113,7 @@ CASES = (
 def timed(case: Case, methods: list[AbstractMethod], settled: bool) -> list[float]:
     """CPU seconds an iteration of each method, without what a run costs once: late in a run, or from its start on."""
     problem, x0 = case.make()
-    long = case.iterations if settled else SETTLED
+    long = case.iterations if settled else FIRST_ONES
 
     def runs(method: AbstractMethod) -> list[Callable[[], Any]]:
         options = {"record_every": 2**30, "batch_size": case.batch}
@@ -134,7 +134,7 @@ def rows_of(case: Case) -> str:
     sgd_at_first, ours_at_first, full = timed(
         case, [AugmentedSGD(), NoRefresh(), lx.TrackedLagrangian()], settled=False
     )
-    refresh = max(full - ours_at_first, 0) * SETTLED / len(refreshes_within(BRIEF, BRIEF + SETTLED))
+    refresh = max(full - ours_at_first, 0) * FIRST_ONES / len(refreshes_within(BRIEF, BRIEF + FIRST_ONES))
     share = refresh * len(refreshes_within(0, LONG)) / (LONG * ours)
     ratios = (f"{ours / sgd:.2f}", f"{ours_at_first / sgd_at_first:.2f}", f"{one / sgd:.2f}")
     cells = (microseconds(sgd), microseconds(ours), *ratios, f"{100 * share:.1f} %")
@@ -160,8 +160,8 @@ def main() -> None:
         "",
         "An iteration of `TrackedLagrangian` against plain SGD on the same augmented Lagrangian, same batch, in "
         "the same compiled loop with the same draws. CPU time on one core, the least of five turns, without what a run "
-        f"costs once; after {SETTLED:,} iterations, and at first: in these. Refreshes: their share of a run of "
-        f"{LONG:,} iterations.",
+        f"costs once; after {SETTLED:,} iterations, and at first: in {FIRST_ONES:,}. Refreshes: their share of a run "
+        f"of {LONG:,} iterations.",
         "",
         "| problem | batch | SGD | ours | ratio (goal 2.5) | at first | one backward, ratio (goal 1.5) | refreshes "
         "(goal 5 %) |",

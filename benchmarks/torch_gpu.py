@@ -18,11 +18,11 @@ import torch
 
 import lariax.torch as lt
 from benchmarks._results import table, write
-from lariax.formulas import RARELY
+from lariax.formulas import RARELY, SETTLED
 from lariax.torch import _kernels
 
 BOUND = 0.1
-LATE = 320 * RARELY  # as many calls into a run, curvature is measured as rarely as it ever is
+LATE = 2 * SETTLED  # as many calls into a run, curvature is measured as rarely as it ever is
 METHODS: dict[str, tuple[Callable, dict[str, object], int, int]] = {  # and bare passes: forward alone, and both ways
     "QuadraticPenalty": (lt.QuadraticPenalty, {"lr": 1e-3}, 0, 2),
     "DualPenalty": (lt.DualPenalty, {"lr": 1e-3}, 0, 2),
@@ -182,7 +182,7 @@ def report(figures: dict[str, Any]) -> str:
             "",
             "Bare passes are two forward and backward passes; for one backward, one of these and a forward pass. Steps "
             f"are those of a settled run (call {LATE:,} and on), in which one of {RARELY} measures noise, drift and "
-            "curvature on halves of the batch, with three more backward passes; `ordinary`: the ratio of the others. "
+            "curvature on halves of the batch, with two more backward passes; `ordinary`: the ratio of the others. "
             "Memory beyond that of the passes, in units of the parameters: the previous ones, the estimate, and a "
             "gradient that is kept while the next is computed.",
             *(f"\n{note}" for note in figures.get("notes", [])),

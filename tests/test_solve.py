@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import pytest
 
 import lariax as lx
 from conftest import Wells, normal
+from lariax.methods._base import AbstractScheduledMethod, Answer
 
 
 def same_bits(a, b):
@@ -308,3 +310,54 @@ def test_a_result_speaks(reference):
     assert text.startswith("budget after 700 iterations, 2,103 draws")
     assert "multipliers  c: [" in text
     assert reference.message == lx.STATUSES["budget"]
+
+
+class TestMeasuringSteps:
+    """Iterations in which `measuring_step` takes the place of `step`: in each of the first 4, then in one of 4."""
+
+    class Diary(AbstractScheduledMethod):
+        """Writes down what was called in iteration k: 1 for a step, 2 for a measuring one, which sees f twice."""
+
+        wants_slacks: ClassVar[bool] = False
+        copies: ClassVar[int] = 1
+        has_measurements: ClassVar[bool] = True
+
+        def prepare(self, oracle, x):
+            return self
+
+        def init(self, oracle, point, batches):
+            return jnp.zeros(64, oracle.dtype), jnp.zeros((), oracle.dtype)
+
+        def interval(self, k):
+            return jnp.where(k < 4, 1, 4)
+
+        def step(self, oracle, state, k, batch, kind=1):
+            pages, seen = state
+            for _ in range(kind):
+                seen += jnp.sum(oracle.objective_gradient(pages[:2], batch))
+            return pages.at[k.astype(int)].add(kind), seen
+
+        def measuring_step(self, oracle, state, k, batch):
+            return self.step(oracle, state, k, batch, kind=2)
+
+        def answer(self, oracle, state, k):
+            return Answer(state[0][:2], jnp.zeros(0), jnp.zeros(0))
+
+        def observe(self, oracle, state, k):
+            return {}
+
+    problem = lx.Problem(lambda x, z: jnp.sum((x - z) ** 2), samples=normal(2))
+
+    @pytest.mark.parametrize("options", [{}, {"record_every": 1}, {"record_every": 3}, {"seed": 5, "record_every": 64}])
+    @pytest.mark.parametrize("first", [1, 4, 7, 30])
+    def test_come_when_due_wherever_the_run_is_cut(self, options, first):
+        part = lx.solve(self.problem, jnp.zeros(2), self.Diary(), iterations=first, batch_size=1, **options)
+        result = lx.solve(self.problem, part, iterations=30 - first) if first < 30 else part
+        pages = result.continuation.run.state[0]
+        np.testing.assert_array_equal(pages[:31], [0, 2, 2, 2, 2, *[1, 1, 1, 2] * 6, 1, 1])
+
+    def test_count_what_they_look_at(self):
+        plain, more = (
+            lx.solve(self.problem, jnp.zeros(2), self.Diary(), iterations=n, batch_size=1).evaluations for n in (27, 30)
+        )
+        assert more - plain == 2 + 1 + 1  # iterations 28, which measures, 29 and 30

@@ -6,6 +6,7 @@ Problems and batch sizes are shared between tests where they can be: compiling i
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from benchmarks.suite.problems import by_name
 
 import lariax as lx
@@ -162,7 +163,7 @@ def test_many_rows_need_no_matrix():
 # --- the parts
 
 
-def z_scores(monkeypatch, own_value):
+def z_scores(monkeypatch, step, own_value):
     """Of mean zero if and only if the weight of each sample's gradient is independent of the sample.
 
     Given the state,  E [g+ - grad L(x+, w+)] = (1 - alpha) (g - grad L(x, w)):  over 40,000 batches from one state.
@@ -178,7 +179,7 @@ def z_scores(monkeypatch, own_value):
     def deviation(key):
         tickets, _ = oracle.draw(key, jnp.arange(1), oracle.caches(1), (None,) * len(oracle.sources))
         batch = oracle.fetch(jax.tree.map(lambda ticket: ticket[0], tickets))
-        new = TRACKED.step(oracle, state, k, batch)
+        new = step(oracle, state, k, batch)
         kept = 1 - TRACKED._gain(state.of_gradient, k)
         return new.gradient - exact(new.x, new.weights) - kept * (state.gradient - exact(state.x, state.weights))
 
@@ -186,13 +187,18 @@ def z_scores(monkeypatch, own_value):
     return np.asarray(jnp.mean(found, axis=0) / (jnp.std(found, axis=0) / np.sqrt(len(found))))
 
 
-def test_cross_fitted_weights_bring_no_bias(monkeypatch):
-    """False alarms: 1e-4."""
-    assert np.all(np.abs(z_scores(monkeypatch, own_value=False)) < 4)
+STEPS = {"ordinary": TRACKED.step, "measuring": TRACKED.measuring_step}
 
 
-def test_that_test_has_power(monkeypatch):
-    assert np.any(np.abs(z_scores(monkeypatch, own_value=True)) > 10)
+@pytest.mark.parametrize("kind", STEPS)
+def test_cross_fitted_weights_bring_no_bias(monkeypatch, kind):
+    """False alarms: 1e-4 each."""
+    assert np.all(np.abs(z_scores(monkeypatch, STEPS[kind], own_value=False)) < 4)
+
+
+@pytest.mark.parametrize("kind", STEPS)
+def test_that_test_has_power(monkeypatch, kind):
+    assert np.any(np.abs(z_scores(monkeypatch, STEPS[kind], own_value=True)) > 10)
 
 
 def test_one_batch_does_not_reopen_a_gain():

@@ -7,7 +7,7 @@ The method with one part taken out or replaced, on problems of the suite, in uni
 import argparse
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 
@@ -38,29 +38,25 @@ Tracked = lx.TrackedLagrangian
 
 
 class NoDrift(Tracked):
-    """Q = 0 for the gradient: as if moves of x and of the weights brought no noise."""
+    """Q = 0 in the filter of the gradient: as if moves of x brought no noise. Steps are held back by it as ever."""
 
-    def _curvature(self, *args: Any) -> Any:
-        curvature, drift = super()._curvature(*args)
-        return curvature, 0 * drift
+    part: ClassVar[str] = "of_gradient"
+
+    def _gain(self, filter: Any, k: Any) -> Any:
+        mine = (filter.error.ndim == 0) == (self.part == "of_gradient")
+        return super()._gain(filter._replace(drift=0 * filter.drift) if mine else filter, k)
+
+    def _step(self, oracle: Any, state: Any, k: Any, *args: Any, **options: Any) -> Any:
+        new = super()._step(oracle, state, k, *args, **options)
+        filter, kept = getattr(new, self.part), 1 - self._gain(getattr(state, self.part), k)
+        without = filter._replace(error=jnp.maximum(filter.error - kept**2 * filter.drift, 0))
+        return new._replace(**{self.part: without})
 
 
-class DriftOfMoves(Tracked):
-    """Q from moves of x alone, not from those of the weights."""
+class NoDriftOfValues(NoDrift):
+    """Likewise in the filters of the constraint values."""
 
-    def _curvature(self, *args: Any) -> Any:
-        curvature, _ = super()._curvature(*args)
-        return curvature, curvature.drift
-
-
-class DriftAsSeen(Tracked):
-    """Q of the weights as common weights show it, without the factor 2B / (B - 1) of cross-fitted ones."""
-
-    def _curvature(self, oracle: Any, s: Any, often: Any, *args: Any) -> Any:
-        curvature, drift = super()._curvature(oracle, s, often, *args)
-        old = (1 - often) * (s.of_gradient.drift - s.curvature.drift)  # of the weights, before this measurement
-        new = (drift - curvature.drift - old) * (oracle.batch_size - 1) / (2 * oracle.batch_size)
-        return curvature, curvature.drift + old + new
+    part: ClassVar[str] = "of_constraints"
 
 
 class CommonWeights(Tracked):
@@ -83,8 +79,8 @@ class NoWhitening(Tracked):
 class NoController(Tracked):
     """theta = 1: steps as long as curvature permits, however noisy."""
 
-    def step(self, *args: Any) -> Any:
-        state = super().step(*args)
+    def _step(self, *args: Any, **options: Any) -> Any:
+        state = super()._step(*args, **options)
         return state._replace(scale=jnp.ones_like(state.scale))
 
 
@@ -106,9 +102,8 @@ VARIANTS: dict[str, tuple[str, Callable[[], Tracked]]] = {
     "as it is": ("", Tracked),
     "gain (k + 1)^-2/3": ("gain", lambda: Tracked(gain_exponent=2 / 3)),
     "gain 1: no averaging": ("gain", lambda: Tracked(gain_exponent=1e-12)),
-    "no drift": ("drift", NoDrift),
-    "drift of moves of x only": ("drift", DriftOfMoves),
-    "drift without 2B/(B - 1)": ("drift", DriftAsSeen),
+    "no drift of the gradient": ("drift", NoDrift),
+    "no drift of the values": ("drift", NoDriftOfValues),
     "weights from all samples": ("weights", CommonWeights),
     "no whitening": ("weights", NoWhitening),
     "theta = 1": ("step", NoController),

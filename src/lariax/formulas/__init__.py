@@ -34,6 +34,7 @@ from lariax.formulas._storm import dual_length, leave_one_out, repelled, storm
 from lariax.formulas._tracked import (
     FIRST,
     RARELY,
+    SETTLED,
     WINDOW,
     Answers,
     Curvature,
@@ -65,6 +66,7 @@ __all__ = [
     "PROBES",
     "RARELY",
     "REDUNDANT",
+    "SETTLED",
     "STOCHASTIC_CONSTRAINTS",
     "WINDOW",
     "Answers",

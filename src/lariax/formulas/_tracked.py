@@ -10,7 +10,8 @@ from lariax.formulas._shape import DRIFT, REDUNDANT, Shape, diagonal, push, time
 
 WINDOW = 100  # iterations that a running mean looks back
 FIRST = 256  # so many iterations measure noise, drift and curvature, each of them;
-RARELY = 64  # then one in 4, and as k goes on growing one in 16, and one in so many
+RARELY = 256  # then one in 4, and a quarter of them whenever k has grown fourfold, down to one in so many,
+SETTLED = FIRST // 4 * RARELY  # from this iteration on
 HASTE = 4.0  # in the first thousand iterations steps may be this much noisier: arriving comes before averaging
 FAR = 10.0  # a remembered curvature this many times the recent ones is not believed much longer
 LEAST = 0.02  # a penalty is at least this share of f's curvature: else a start at a minimum of f would stay there
@@ -24,7 +25,6 @@ class Curvature(NamedTuple):
     square: Any  # running mean of its square
     secant: Any  # running means of dx.D / dx.dx and D.D / dx.dx with weights that follow the step
     secant_square: Any
-    drift: Any  # the part of the gradient's drift noise that moves of x cause
     objective: Any  # that of the objective alone, where the run started
 
 
@@ -36,8 +36,7 @@ class Answers(NamedTuple):
     fixed: Any  # ||D||^2, weights held fixed
     along: Any  # dx.D, weights that follow the step
     follow: Any  # ||D||^2, likewise
-    of_step: Any  # the noise that the move brings to the tracked gradient,
-    of_weights: Any  # and the noise that the change of the weights brings
+    drift: Any  # the noise that the move brings to the tracked gradient
 
 
 def rate_at(xp: Any, k: Any) -> Any:
@@ -47,7 +46,11 @@ def rate_at(xp: Any, k: Any) -> Any:
 
 def interval_at(xp: Any, k: Any) -> Any:
     """How many iterations apart noise, drift and curvature are measured: a measurement costs several passes."""
-    return xp.where(k < FIRST, 1, xp.where(k < 4 * FIRST, 4, xp.where(k < 16 * FIRST, 16, RARELY)))
+    interval, next_one = 1, 4
+    while next_one <= RARELY:
+        interval = xp.where(k < FIRST // 4 * next_one, interval, next_one)
+        next_one *= 4
+    return interval
 
 
 def often_at(xp: Any, k: Any) -> Any:
@@ -117,24 +120,17 @@ def is_real(xp: Any, length: Any, size: Any, eps: float) -> Any:
     return length > (max(1e-12, 10 * eps) * (1 + xp.sqrt(size))) ** 2
 
 
-def measured(
-    xp: Any, curvature: Curvature, drift: Any, seen: Answers, often: Any, batch_size: int
-) -> tuple[Curvature, Any]:
+def measured(xp: Any, curvature: Curvature, drift: Any, seen: Answers, often: Any) -> tuple[Curvature, Any]:
     """Curvature and the drift of the tracked gradient, with one more measurement taken in."""
 
     def ease(old: Any, new: Any, least: float) -> Any:
         return xp.where(seen.real, lagged(old, new / seen.length, xp.maximum(often, least)), old)
 
-    # measured with weights in common, which shows (B - 1) / 2B of the noise that cross-fitted weights bring
-    crossed = 2 * batch_size / (batch_size - 1)
-    return Curvature(
-        largest=curvature.largest,
+    return curvature._replace(
         square=ease(curvature.square, seen.fixed, 0.1),
         secant=ease(curvature.secant, seen.along, 0.02),
         secant_square=ease(curvature.secant_square, seen.follow, 0.02),
-        drift=lagged(curvature.drift, seen.of_step, often),
-        objective=curvature.objective,
-    ), lagged(drift, seen.of_step + crossed * seen.of_weights, often)
+    ), lagged(drift, seen.drift, often)
 
 
 def remembered(xp: Any, curvature: Curvature, k: Any) -> Curvature:

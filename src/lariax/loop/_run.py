@@ -3,7 +3,7 @@
     blocks            samples for T iterations are drawn at once; finiteness is judged at the end of a block, and if it
                       is lost, the block is gone through again to find where
       segments        up to the next iteration that is to be recorded or picked
-        iterations    method.step, and nothing else
+        iterations    method.step, and nothing else; now and then method.measuring_step
 
 T is fixed by the problem (`rhythm`), and blocks begin at multiples of T: where the host cuts the run into calls,
 what it records and where it resumes changes no bit.
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from lariax.formulas import next_refresh
@@ -162,6 +163,8 @@ def advance(
     batches = jax.vmap(oracle.fetch, axis_size=1)(tickets)
     with counting() as per_iteration:
         jax.eval_shape(lambda: method.step(oracle, run.state, jnp.ones((), oracle.dtype), batches.first))
+    with counting() as per_measurement:
+        jax.eval_shape(lambda: method.measuring_step(oracle, run.state, jnp.ones((), oracle.dtype), batches.first))
     with counting() as per_refresh:
         if rhythm.window:
             jax.eval_shape(lambda: method.refresh(oracle, run.state, batches, run.key))
@@ -169,6 +172,12 @@ def advance(
     def append(records: Records, row: PyTree) -> Records:
         rows = jax.tree.map(lambda column, value: column.at[records.filled].set(value), records.rows, row)
         return records._replace(filled=records.filled + 1, rows=rows)
+
+    unravel = ravel_pytree(eqx.filter(run.state, _is_number))[1]
+
+    def unpacked(packed: tuple[Array, State]) -> State:
+        numbers, rest = packed
+        return eqx.combine(unravel(numbers), rest)
 
     def k_of(iteration: Array) -> Array:
         return iteration.astype(oracle.dtype)
@@ -192,15 +201,36 @@ def advance(
             state = jax.tree.map(lambda a, b: jnp.where(sound, a, b), new, run.state)
             return run._replace(state=state, next_refresh=rhythm.next_refresh(run.iteration))
 
-        def iterate(iteration: Array, state: State) -> State:
-            return method.step(oracle, state, k_of(iteration), batch_of(iteration))
+        def iterate(iteration: Array, packed: tuple[Array, State]) -> tuple[Array, State]:
+            return _packed(method.step(oracle, unpacked(packed), k_of(iteration), batch_of(iteration)))
+
+        def measure(iteration: Array, state: State) -> State:
+            return method.measuring_step(oracle, state, k_of(iteration), batch_of(iteration))
+
+        def iterated(state: State, first: Array, last: Array) -> tuple[State, Array]:
+            """Iterations first .. last, and how many of them measured. These are apart from the loop over the others,
+            for which a choice in every iteration would cost as much as what it chooses."""
+            if not method.has_measurements:
+                return unpacked(jax.lax.fori_loop(first, last + 1, iterate, _packed(state))), jnp.int32(0)
+
+            def until_measured(carry: tuple[Array, Array, State]) -> tuple[Array, Array, State]:
+                k, count, state = carry
+                interval = method.interval(k)
+                at = -(-k // interval) * interval
+                state = unpacked(jax.lax.fori_loop(k, jnp.minimum(at, last + 1), iterate, _packed(state)))
+                state = jax.lax.cond(at <= last, lambda: measure(at, state), lambda: state)
+                return at + 1, count + (at <= last), state
+
+            _, count, state = jax.lax.while_loop(lambda c: c[0] <= last, until_measured, (first, jnp.int32(0), state))
+            return state, count
 
         def segment(carry: tuple[Run, Records, Array]) -> tuple[Run, Records, Array]:
             run, records, until = carry
             next_record = (run.iteration // every + 1) * every
             end = jnp.minimum(until, jnp.minimum(next_record, jnp.minimum(run.next_pick, run.next_refresh)))
-            evaluations = records.evaluations + round(sum(per_iteration)) * (end - run.iteration)
-            state = jax.lax.fori_loop(run.iteration + 1, end + 1, iterate, run.state)
+            state, measurements = iterated(run.state, run.iteration + 1, end)
+            evaluations = records.evaluations + round(sum(per_iteration)) * (end - run.iteration - measurements)
+            evaluations += round(sum(per_measurement)) * measurements
             evaluations += method.counted(state) - method.counted(run.state)
             run = run._replace(iteration=end, state=state)
             if rhythm.window:
@@ -256,6 +286,16 @@ def _conclude(oracle: Oracle, method: AbstractMethod, run: Run) -> tuple[PyTree,
         answer = run.picked
     infeasible = run.finite & method.infeasible(oracle, run.state)
     return oracle.x_of(answer.point), oracle.named_multipliers(answer.multipliers), infeasible
+
+
+def _packed(state: State) -> tuple[Array, State]:
+    """The numbers of a state as one array: each array that a loop carries is copied by a command of its own."""
+    numbers, rest = eqx.partition(state, _is_number)
+    return ravel_pytree(numbers)[0], rest
+
+
+def _is_number(leaf: Array) -> bool:
+    return leaf.ndim == 0 and jnp.issubdtype(leaf.dtype, jnp.floating)
 
 
 def _all_finite(tree: PyTree) -> Bool[Array, ""]:

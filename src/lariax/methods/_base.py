@@ -33,6 +33,7 @@ class AbstractMethod(eqx.Module):
     smallest_batch: eqx.AbstractClassVar[int]  # a smaller batch size is raised to this
     start_samples: eqx.AbstractClassVar[int]  # samples that the start wants to see, if it can have them cheaply
     refresh_samples: eqx.AbstractClassVar[int]  # samples that `refresh` looks back on; 0: it is never called
+    has_measurements: ClassVar[bool] = False  # whether a `measuring_step` comes every `interval` iterations
 
     @property
     @abc.abstractmethod
@@ -51,6 +52,14 @@ class AbstractMethod(eqx.Module):
     @abc.abstractmethod
     def step(self, oracle: Oracle, state: State, k: Float[Array, ""], batch: Batch) -> State:
         """Iteration k, on a batch that is independent of the state."""
+
+    def measuring_step(self, oracle: Oracle, state: State, k: Float[Array, ""], batch: Batch) -> State:
+        """Iteration k with a closer look than every iteration can afford."""
+        return self.step(oracle, state, k, batch)
+
+    def interval(self, k: Int[Array, ""]) -> Int[Array, ""]:
+        """How many iterations apart a `measuring_step` is, from iteration k on; changes where the new one divides k."""
+        return jnp.ones_like(k)
 
     @abc.abstractmethod
     def refresh(self, oracle: Oracle, state: State, batches: Batch, key: Key[Array, ""]) -> State:

@@ -6,10 +6,9 @@ from typing import ClassVar, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from lariax.formulas import (
-    RARELY,
     REDUNDANT,
     WINDOW,
     Answers,
@@ -43,7 +42,7 @@ from lariax.formulas import (
 )
 from lariax.methods._base import AbstractMethod, Answer, check_positive
 from lariax.methods._whitening import shaped
-from lariax.oracle import Batch, Look, Oracle, Parts, Vector, for_each, occasionally
+from lariax.oracle import Batch, Look, Oracle, Parts, Vector, for_each
 
 
 class TrackedState(NamedTuple):
@@ -133,6 +132,7 @@ class TrackedLagrangian(AbstractMethod):
     smallest_batch: ClassVar[int] = 2
     start_samples: ClassVar[int] = 16
     refresh_samples: ClassVar[int] = 64
+    has_measurements: ClassVar[bool] = True
     copies: ClassVar[int] = 1
 
     def __check_init__(self) -> None:
@@ -151,16 +151,25 @@ class TrackedLagrangian(AbstractMethod):
     # --- an iteration
 
     def step(self, oracle: Oracle, state: TrackedState, k: Float[Array, ""], batch: Batch) -> TrackedState:
+        return self._step(oracle, state, k, batch, measuring=False)
+
+    def measuring_step(self, oracle: Oracle, state: TrackedState, k: Float[Array, ""], batch: Batch) -> TrackedState:
+        """With a look at the halves of the batch, for noise, drift and curvature: a whole batch has fewer, larger
+        passes."""
+        return self._step(oracle, state, k, batch, measuring=True)
+
+    def interval(self, k: Int[Array, ""]) -> Int[Array, ""]:
+        return interval_at(jnp, k)
+
+    def _step(
+        self, oracle: Oracle, state: TrackedState, k: Float[Array, ""], batch: Batch, measuring: bool
+    ) -> TrackedState:
         oracle = _in_metric(oracle, state)
         s, rate, tiny = state, rate_at(jnp, k), _tiny(oracle)
         eta, rho = self._lengths(s)
         alpha_u, alpha_g = self._gain(s.of_constraints, k), self._gain(s.of_gradient, k)
         x = oracle.prox(s.x - eta * s.gradient, eta)
-
-        def see(measuring: bool) -> Seen:
-            return self._seen(oracle, s, k, batch, x, rho, alpha_u, measuring)
-
-        seen = jax.lax.cond(k % interval_at(jnp, k) == 0, lambda: see(True), lambda: see(False))
+        seen = self._seen(oracle, s, k, batch, x, rho, alpha_u, measuring)
         if seen.then is None:  # a mean that lags behind the steps would swing
             alpha_g = jnp.maximum(alpha_g, jnp.minimum(1, 4 * s.scale))
             gradient = lagged(s.gradient, seen.now, alpha_g)
@@ -185,6 +194,7 @@ class TrackedLagrangian(AbstractMethod):
             innovation=believable(jnp, s.of_gradient, _square(seen.measurement - s.gradient)),
         )
 
+        wish = _square(s.gradient) if oracle.is_free else _square(x - s.x) / eta**2
         scale = next_scale(
             jnp,
             s.scale,
@@ -192,9 +202,9 @@ class TrackedLagrangian(AbstractMethod):
             rate,
             s.shape,
             left=_violation(oracle, s),
-            gain_of_step=_square(x - s.x) / (eta**2 * s.of_gradient.error + tiny),
+            gain_of_step=wish / (s.of_gradient.error + tiny),
             error=s.of_constraints.error,
-            of_gradient=(curvature.drift, alpha_g, of_gradient.noise),
+            of_gradient=(of_gradient.drift, alpha_g, of_gradient.noise),
             of_constraints=(of_constraints.drift, alpha_u, of_constraints.noise),
             tiny=tiny,
         )
@@ -231,19 +241,17 @@ class TrackedLagrangian(AbstractMethod):
         alpha_u: Array,
         measuring: bool,
     ) -> "Seen":
-        """What the batch shows at both points. Halves of it, for noise, drift and curvature, are looked at only now and
-        then: a whole batch has fewer, larger passes."""
-        shape, parts, share = s.shape, 2 if measuring else 1, 1 / RARELY
+        """What the batch shows at both points."""
+        shape, parts = s.shape, 2 if measuring else 1
 
         def respond(values: Array) -> Array:
             """What a change of the constraint values does to the weights: the penalty's answer and the multiplier's."""
             return rho * (times(jnp, shape.penalty, values) + s.scale * times(jnp, shape.dual, values))
 
-        with occasionally(share if measuring else 1 - share):
-            now = oracle.look_at_parts(x, batch, parts)
-            then = oracle.look_at_parts(s.x, batch, parts) if measuring or not self.one_backward else None
-            c0 = oracle.residual_rows(s.x, batch) if then is None else oracle.rows_of(then)
-            c1 = oracle.rows_of(now)
+        now = oracle.look_at_parts(x, batch, parts)
+        then = oracle.look_at_parts(s.x, batch, parts) if measuring or not self.one_backward else None
+        c0 = oracle.residual_rows(s.x, batch) if then is None else oracle.rows_of(then)
+        c1 = oracle.rows_of(now)
 
         # constraint values, sample by sample
         each = storm(c1, c0, s.constraints, alpha_u)
@@ -266,7 +274,7 @@ class TrackedLagrangian(AbstractMethod):
             fresh = h1 if self.one_backward else h0
             noise = lagged(noise, fresh.noise + _rounding(oracle, fresh.mean).sum(), noise_rate_at(jnp, k))
             followed = respond(jnp.mean(c1 - c0, axis=0))
-            curvature, drift = self._curvature(oracle, s, often_at(jnp, k), x - s.x, h0, now, weights, followed)
+            curvature, drift = self._curvature(oracle, s, often_at(jnp, k), x - s.x, h0, now, followed)
         mean_then = None if self.one_backward or h0 is None else h0.mean
         return Seen(c0, c1, constraints, bound * multipliers, weights, mean_then, h1.mean, noise, drift, curvature)
 
@@ -297,18 +305,13 @@ class TrackedLagrangian(AbstractMethod):
         dx: Vector,
         h0: Parts,
         now: tuple[Look, ...],
-        weights: Float[Array, " m"],
         followed: Float[Array, " m"],
     ) -> tuple[Curvature, Array]:
-        """Curvature and the gradient's drift: D(w') = grad f(x+) + J(x+)^T w' - h0 for the old weights, for weights
-        that have followed the step, and for the new ones."""
+        """Curvature and the gradient's drift: D(w') = grad f(x+) + J(x+)^T w' - h0 for the old weights, and for weights
+        that have followed the step."""
         following = s.weights + followed
         following = jnp.where(oracle.inequality & (s.weights <= 0), 0, following)
-        fixed, follow, full = (oracle.gradient_of(now, w) - h0 for w in (s.weights, following, weights))
-        if self.one_backward:  # the estimate does not follow the moves, so all of a move is drift
-            of_step, of_weights = _square(follow.mean), _square((full - follow).mean)
-        else:
-            of_step, of_weights = follow.noise, (full - follow).noise
+        fixed, follow = (oracle.gradient_of(now, w) - h0 for w in (s.weights, following))
         length = _square(dx) + _tiny(oracle)
         answers = Answers(
             length=length,
@@ -316,10 +319,10 @@ class TrackedLagrangian(AbstractMethod):
             fixed=_square(fixed.mean),
             along=jnp.vdot(dx, follow.mean),
             follow=_square(follow.mean),
-            of_step=of_step,
-            of_weights=of_weights,
+            # one backward pass: the estimate does not follow the moves, so all of a move is drift
+            drift=_square(follow.mean) if self.one_backward else follow.noise,
         )
-        return measured(jnp, s.curvature, s.of_gradient.drift, answers, often, oracle.batch_size)
+        return measured(jnp, s.curvature, s.of_gradient.drift, answers, often)
 
     # --- the start, and now and then
 
@@ -338,7 +341,7 @@ class TrackedLagrangian(AbstractMethod):
         bend = jnp.linalg.norm(beyond.mean - slope) / (jnp.linalg.norm(probe) + _tiny(oracle))
         largest = jnp.maximum(bend, 1e-3 * steep / size)
         zero = jnp.zeros((), oracle.dtype)
-        curvature = Curvature(largest, largest**2, largest, largest**2, zero, largest)
+        curvature = Curvature(largest, largest**2, largest, largest**2, objective=largest)
 
         # noise of values and gradients over all batches of the start
         mean_slope, slope_noise, value_noise = self._noises(oracle, point, batches)
@@ -415,7 +418,7 @@ class TrackedLagrangian(AbstractMethod):
         metric = jnp.sqrt(before * wanted)  # halfway, so that one noisy look does not decide
         change = metric / before
         size = jnp.mean(change**2)
-        powers = zip(s.curvature, (1, 2, 1, 2, 1, 1), strict=True)
+        powers = zip(s.curvature, (1, 2, 1, 2, 1), strict=True)
         return s._replace(
             x=s.x / change,
             gradient=s.gradient * change,

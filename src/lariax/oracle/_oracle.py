@@ -20,6 +20,8 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int, Key, PyTree
 from lariax.formulas import leave_one_out, repelled, signed
 from lariax.oracle._coordinates import Coordinates
 from lariax.problem import AbstractSource, Problem
+from lariax.prox import Zero
+from lariax.sets import Everything
 
 Vector = Float[Array, " d"]
 Rows = tuple[Float[Array, "n m"], ...]
@@ -337,6 +339,11 @@ class Oracle(eqx.Module):
         x = self.coordinates.unravel(self._user(z), cast=False)  # a leaf of low precision keeps its long tail
         simple = self.problem.simple.prox(x, steps)
         return self._point(self._scaled(self.coordinates.ravel(simple)), jnp.maximum(self._parts(z)[1], 0))
+
+    @property
+    def is_free(self) -> bool:
+        """Whether a proximal step is a gradient step."""
+        return isinstance(self.problem.simple, Everything | Zero) and not self._slack_blocks
 
     def repelled(self, partners: Float[Array, "n m"], own: Float[Array, "n m"]) -> Float[Array, "n m"]:
         """`partners`, corrected for rows that were drawn without replacement, for one row a sample."""

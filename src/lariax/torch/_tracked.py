@@ -180,11 +180,10 @@ class TrackedLagrangian(AbstractConstrained):
         sets: list[Choice] = [lambda i, look: (own if whole else own[cut.pieces[i].rows], self._indexed(look, 1))]
         if measuring:
             following = rules.following(s, c0, c1, rho)
-            fixed, follow, common = (self._sent(w) for w in (s.weights, following, values.weights))
+            fixed, follow = (self._sent(w) for w in (s.weights, following))
             sets += [
                 lambda i, look: (fixed, self._indexed(looks[i], 0)),
                 lambda i, look: (follow, self._indexed(look, 1)),
-                lambda i, look: (common, self._indexed(look, 1)),
             ]
         (now, *others), present = self._backward(closure, cut, sets, graphs)
         size, told = self._square(now.mean), None
@@ -194,7 +193,7 @@ class TrackedLagrangian(AbstractConstrained):
             (told,) = Arriving(self._answers(others, before, now, cut.shares)).numbers()
         of_constraints = rules.of_constraints(s, c0, c1, alpha, rate_at(_host, k))
         (sizes,) = early.numbers()
-        new, momentum = self._turned(s, k, values, of_constraints, alpha, sizes, told, cut.total)
+        new, momentum = self._turned(s, k, values, of_constraints, alpha, sizes, told)
         stale = now.mean if before is None or self.one_backward else before.mean
         return Looked(new, momentum, now.mean, stale, size, sizes[0], present)
 
@@ -207,7 +206,6 @@ class TrackedLagrangian(AbstractConstrained):
         alpha_u: Any,
         sizes: np.ndarray,
         told: np.ndarray | None,
-        total: int,
     ) -> tuple[Tuned, float]:
         """The next state, and the momentum of the gradient."""
         rules, rate = self.rules, rate_at(_host, k)
@@ -221,7 +219,7 @@ class TrackedLagrangian(AbstractConstrained):
             noise = lagged(noise, spread + rules.eps**2 * size, noise_rate_at(_host, k))  # rounding is noise too
             length = length + rules.tiny
             seen = Answers(length, is_real(_host, length, x, rules.eps), *answers)
-            curvature, drift = measured(_host, curvature, drift, seen, often_at(_host, k), total)
+            curvature, drift = measured(_host, curvature, drift, seen, often_at(_host, k))
         curvature = remembered(_host, curvature, k)
         innovation = believable(_host, s.of_gradient, off)
         of_gradient = updated(s.of_gradient, alpha, rate, noise=noise, drift=drift, innovation=innovation)
@@ -234,7 +232,7 @@ class TrackedLagrangian(AbstractConstrained):
             left=violation(_host, rules.inequality, s.multipliers, s.constraints),
             gain_of_step=moved * (self.reach**2 or 1.0) / (self.lengths[0] ** 2 * s.of_gradient.error + rules.tiny),
             error=s.of_constraints.error,
-            of_gradient=(curvature.drift, alpha, noise),
+            of_gradient=(drift, alpha, noise),
             of_constraints=(of_constraints.drift, alpha_u, of_constraints.noise),
             tiny=rules.tiny,
         )
@@ -323,21 +321,19 @@ class TrackedLagrangian(AbstractConstrained):
         return minus(self.space.point(), self.space.pack(self.previous))
 
     def _answers(self, others: list[Groups], before: Groups, now: Groups, shares: list[float]) -> Tensor:
-        """Noise of the gradient, ||dx||^2, ||x||^2, and how the gradient answers to the step: with fixed weights,
-        weights that follow, and the new ones."""
-        fixed, follow, full = others
+        """Noise of the gradient, ||dx||^2, ||x||^2, and how the gradient answers to the step: with fixed weights, and
+        with weights that follow."""
+        fixed, follow = others
         dx, at_fixed, at_follow = self._dx(), minus(fixed.mean, before.mean), minus(follow.mean, before.mean)
         if self.one_backward:  # the estimate does not follow the moves, so all of a move is drift
-            noise = self._spread(now.each, shares)
-            of_step, of_weights = self._square(at_follow), self._square(minus(full.mean, follow.mean))
+            noise, drift = self._spread(now.each, shares), self._square(at_follow)
         else:
             moves = [minus(a, b) for a, b in zip(follow.each, before.each, strict=True)]
-            turns = [minus(a, b) for a, b in zip(full.each, follow.each, strict=True)]
-            noise, of_step, of_weights = (self._spread(each, shares) for each in (before.each, moves, turns))
+            noise, drift = self._spread(before.each, shares), self._spread(moves, shares)
         along = torch.stack([torch.sum(a * b) for a, b in zip(dx, at_follow, strict=True)]).sum()
         size = self._length(self.space.pack(self.previous))
         return torch.stack(
-            [noise, self._length(dx), size, self._square(at_fixed), along, self._square(at_follow), of_step, of_weights]
+            [noise, self._length(dx), size, self._square(at_fixed), along, self._square(at_follow), drift]
         )
 
     def _square(self, vector: Vector) -> Tensor:
@@ -436,7 +432,7 @@ class TrackedLagrangian(AbstractConstrained):
             np.mean(each, axis=0),
             Filter.fresh(noise),
             Filter.fresh(value_noise),
-            Curvature(largest, largest**2, largest, largest**2, np.float64(0), largest),
+            Curvature(largest, largest**2, largest, largest**2, objective=largest),
             np.float64(0.1),
             force,
             shape,
@@ -507,7 +503,7 @@ class TrackedLagrangian(AbstractConstrained):
         ]  # halfway: looks are noisy
         change = torch.cat([(new / old).reshape(-1) for new, old in zip(self.metric, before, strict=True)])
         size = float(torch.mean(change**2))
-        powers = zip(s.curvature, (1, 2, 1, 2, 1, 1), strict=True)
+        powers = zip(s.curvature, (1, 2, 1, 2, 1), strict=True)
         jacobian = s.shape.jacobian * change.double().cpu().numpy()
         return s._replace(
             of_gradient=Filter(*(value * size for value in s.of_gradient)),
