@@ -40,4 +40,4 @@ def max(values: np.ndarray, axis: int) -> Any:
     return np.maximum.reduce(values, axis)
 
 
-abs, sqrt, vdot = np.abs, np.sqrt, np.vdot
+abs, concatenate, sqrt, vdot = np.abs, np.concatenate, np.sqrt, np.vdot

@@ -14,6 +14,12 @@ from lariax.formulas import storm
 Tensors = list[Tensor]
 
 
+def sent(numbers: Any, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+    """Numbers of the host, on the device; on the way while host and device go on."""
+    here = torch.as_tensor(numbers, dtype=dtype)
+    return here if device.type == "cpu" else here.pin_memory().to(device, non_blocking=True)
+
+
 class Update(NamedTuple):
     """What an update reads and writes. Targets are the parameters, or for those of low precision exact copies."""
 

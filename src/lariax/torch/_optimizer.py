@@ -146,9 +146,10 @@ class AbstractConstrained(torch.optim.Optimizer):
         numbers: list[float],
     ) -> None:
         device = self.space.params[0].device
-        sent = torch.tensor(numbers, dtype=self.space.dtype).to(device, non_blocking=True)
         vectors = (self.space.params, self.targets, self.previous, estimate, fresh, stale)
-        _kernels.update_on(device)(_kernels.Update(*vectors, scaling, good, sent))
+        _kernels.update_on(device)(
+            _kernels.Update(*vectors, scaling, good, _kernels.sent(numbers, device, self.space.dtype))
+        )
 
     def _shift(self, targets: list[Tensor], estimate: Vector, steps: list[float], scaling: Vector | None) -> None:
         views = self.space.views(estimate)

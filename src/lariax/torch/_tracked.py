@@ -18,6 +18,7 @@ from lariax.formulas import (
     Curvature,
     Filter,
     Load,
+    Shape,
     believable,
     interval_at,
     is_real,
@@ -40,7 +41,7 @@ from lariax.torch._constraints import AbstractConstraint, Seen
 from lariax.torch._optimizer import AbstractConstrained
 from lariax.torch._passes import Closure, Cut, Vector, minus, weighted
 from lariax.torch._survey import Survey
-from lariax.torch._tuned import Arriving, Choice, Groups, Looked, Rules, Tuned, Values, rows_times, sum_of_squares
+from lariax.torch._tuned import Arriving, Choice, Groups, Looked, Rules, Tuned, rows_times, sum_of_squares
 
 START_ROWS = 16  # rows that the start wants to see
 REFRESH_ROWS = 64  # rows that a refresh looks back on
@@ -99,6 +100,8 @@ class TrackedLagrangian(AbstractConstrained):
             if value is not None and not value > 0:
                 raise ValueError(f"{name} must be positive, found {value}.")
         self.rules = Rules(step_size, penalty, gain_exponent, population, bool(self.indexed), self.space.dtype)
+        self.near = self.rules  # for the rows of a batch
+        self.shape_there: tuple[Shape | None, Any] = (None, None)
         self.one_backward = one_backward
         self.estimate: Vector = []
         self.metric: Vector | None = None  # squares of it multiply steps
@@ -126,17 +129,15 @@ class TrackedLagrangian(AbstractConstrained):
             cut = self.passes.cut(batch, 2)
             seen = self.passes.insist(lambda: self._look(closure, cut, k, s, measuring=True))
         back = s._replace(scale=max(s.scale / 4, 1e-8), backed_off=s.backed_off + 1)
-        under_way = not (refresh or self.space.flat or any(self.proximals))
+        loss, under_way = self._loss(seen.present), not (refresh or self.space.flat or any(self.proximals))
         sound = self._launched(s, seen, back) if under_way else bool(self._good(s, seen))
-        self.tuned, loss = seen.new if sound else back, self._loss(seen.present)
+        self.tuned = seen.new if sound else back
         if sound:
             self._move_indexed(seen.present, s)
         self.calls += 1
         if k > self.next_refresh - self.window:
             self.recent.append(batch)
-        if under_way:
-            self._note(self.rules.lengths(self.tuned))
-        else:
+        if not under_way:
             self._settle(closure, seen, sound, refresh)
         return loss
 
@@ -161,28 +162,32 @@ class TrackedLagrangian(AbstractConstrained):
 
     def _look(self, closure: Closure, cut: Cut, k: int, s: Tuned, measuring: bool) -> Looked:
         """A batch at both points, and the state that follows from it. On a GPU numbers travel, and the host turns them
-        over, while passes are under way; it waits for the constraint values alone."""
-        rules, rho = self.rules, self.lengths[1]
+        over, while passes are under way; none waits for it."""
+        rho, alpha = self.lengths[1], self.rules.gain(s.of_constraints, k)
+        hold, both = not cut.streamed, measuring or not self.one_backward
         random = self.passes.random_state()
         with self.passes.at(self.previous):
-            before, looks = self._then(closure, cut, s, measuring or not self.one_backward)
+            looks = [self.passes.call(closure, piece, graph=both) for piece in cut.pieces] if hold or not both else []
+            there, gains = self._near_rows(s, alpha)  # sent while the device is at work
+            weights, before = self._sent(there.weights), None
+            if both:
+                old: list[Choice] = [lambda i, look: (weights, self._indexed(look, 0))]
+                (before,), looks = self._backward(closure, cut, old, looks or None)
         self.passes.set_random_state(random)
-        hold = not cut.streamed and not (measuring and self.passes.single_use)
+        hold = hold and not (measuring and self.passes.single_use)
         graphs = [self.passes.call(closure, piece) for piece in cut.pieces] if hold else None
         rows = self._gathered(graphs) if graphs else self.passes.rows(closure, cut.pieces)
-        arriving = Arriving(self._gathered(looks), rows)
+        c0, c1 = self.near.rows(self._gathered(looks)), self.near.rows(rows)
+        values = self.near.values(there, c0, c1, gains, rho)
+        arriving = Arriving(*values[:4])
         early = None if before is None or self.one_backward else Arriving(self._sums(before.mean))
-        c0, c1 = arriving.numbers()
-        alpha = rules.gain(s.of_constraints, k)
-        values = rules.values(s, c0, c1, alpha, rho)
 
         own, whole = self._sent(values.each_weights[self.passes.own(cut.total)]), len(cut.pieces) == 1
         sets: list[Choice] = [lambda i, look: (own if whole else own[cut.pieces[i].rows], self._indexed(look, 1))]
         if measuring:
-            following = rules.following(s, c0, c1, rho)
-            fixed, follow = (self._sent(w) for w in (s.weights, following))
+            follow = self._sent(self.near.following(there, c0, c1, rho))
             sets += [
-                lambda i, look: (fixed, self._indexed(looks[i], 0)),
+                lambda i, look: (weights, self._indexed(looks[i], 0)),
                 lambda i, look: (follow, self._indexed(look, 1)),
             ]
         (now, *others), present = self._backward(closure, cut, sets, graphs)
@@ -191,9 +196,8 @@ class TrackedLagrangian(AbstractConstrained):
             early = Arriving(self._sums(now.mean))
         if measuring and before is not None:
             (told,) = Arriving(self._answers(others, before, now, cut.shares)).numbers()
-        of_constraints = rules.of_constraints(s, c0, c1, alpha, rate_at(_host, k))
         (sizes,) = early.numbers()
-        new, momentum = self._turned(s, k, values, of_constraints, alpha, sizes, told)
+        new, momentum = self._turned(s, k, alpha, arriving.numbers(), sizes, told)
         stale = now.mean if before is None or self.one_backward else before.mean
         return Looked(new, momentum, now.mean, stale, size, sizes[0], present)
 
@@ -201,14 +205,15 @@ class TrackedLagrangian(AbstractConstrained):
         self,
         s: Tuned,
         k: int,
-        values: Values,
-        of_constraints: Filter,
         alpha_u: Any,
+        values: list[np.ndarray],
         sizes: np.ndarray,
         told: np.ndarray | None,
     ) -> tuple[Tuned, float]:
         """The next state, and the momentum of the gradient."""
         rules, rate = self.rules, rate_at(_host, k)
+        constraints, multipliers, weights, spread = values
+        of_constraints = rules.of_constraints(s, spread, alpha_u, rate)
         size, off, moved = sizes
         alpha, scale = rules.gain(s.of_gradient, k), s.scale
         if self.one_backward:
@@ -239,9 +244,9 @@ class TrackedLagrangian(AbstractConstrained):
         if self.one_backward:  # gradient noise that is not averaged away moves x, whatever it looks like from inside
             scale = min(scale, (1 + k / WINDOW) ** (-2 / 3))
         return s._replace(
-            constraints=values.constraints,
-            multipliers=values.multipliers,
-            weights=values.weights,
+            constraints=constraints,
+            multipliers=multipliers,
+            weights=weights,
             of_gradient=of_gradient,
             of_constraints=of_constraints,
             curvature=curvature,
@@ -260,20 +265,15 @@ class TrackedLagrangian(AbstractConstrained):
         """The update, under way on the device before the host knows whether the step is good."""
         good = self._good(s, seen)
         arriving = Arriving(good)
-        steps = [step for tuned in (seen.new, back) for step in self._steps(self.rules.lengths(tuned)[0])]
+        lengths = [self.rules.lengths(tuned) for tuned in (seen.new, back)]
+        steps = [step for eta, _ in lengths for step in self._steps(eta)]
         self._fused(seen.now, seen.before, self.estimate, self._scaling(), good, [seen.alpha, *steps])
         self._finish(self.targets, 0.0, None)
-        return bool(arriving.numbers()[0])
+        sound = bool(arriving.numbers()[0])
+        self._note(lengths[0] if sound else lengths[1])
+        return sound
 
     # --- looking
-
-    def _then(self, closure: Closure, cut: Cut, s: Tuned, gradients: bool) -> tuple[Groups | None, list[Seen]]:
-        """At the previous point, with the weights that belong to it."""
-        if not gradients:
-            return None, [self.passes.call(closure, piece, graph=False) for piece in cut.pieces]
-        weights = self._sent(s.weights)
-        groups, looks = self._backward(closure, cut, [lambda i, look: (weights, self._indexed(look, 0))], None)
-        return groups[0], looks
 
     def _backward(
         self, closure: Closure, cut: Cut, sets: list[Choice], graphs: list[Seen] | None
@@ -306,8 +306,24 @@ class TrackedLagrangian(AbstractConstrained):
         first, *rest = [look.mean_loss(local) for look in looks]
         return self.passes.mean(sum(rest, first))
 
-    def _sent(self, weights: np.ndarray) -> Tensor:
-        return torch.from_numpy(weights).to(self.constraints.device, self.space.dtype)
+    def _sent(self, weights: np.ndarray | Tensor) -> Tensor:
+        if isinstance(weights, Tensor):
+            return weights.to(self.space.dtype)
+        return _kernels.sent(weights, self.constraints.device, self.space.dtype)
+
+    def _near_rows(self, s: Tuned, alpha: np.ndarray) -> tuple[Tuned, Any]:
+        """The state and the gains of the values, where the rows are turned over."""
+        if self.near is self.rules:
+            return s, alpha
+        device = self.constraints.device
+        numbers = _kernels.sent(np.stack([s.constraints, s.multipliers, s.weights, alpha]), device)
+        if self.shape_there[0] is not s.shape:  # it changes rarely
+            matrices = {name: _kernels.sent(getattr(s.shape, name), device) for name in ("penalty", "dual", "gram")}
+            self.shape_there = s.shape, s.shape._replace(**matrices)
+        state = s._replace(
+            constraints=numbers[0], multipliers=numbers[1], weights=numbers[2], shape=self.shape_there[1]
+        )
+        return state, numbers[3]
 
     # --- the numbers
 
@@ -403,7 +419,7 @@ class TrackedLagrangian(AbstractConstrained):
         """From all batches collected; gradients and values from the first."""
         passes = self.passes
         rows = passes.rows(closure, cut.pieces).double().cpu().numpy()
-        self.rules.lay_out(self.constraints.inequality, self.constraints.random)
+        self.near = self.rules.lay_out(self.constraints.inequality, self.constraints.random)
         if self.adaptive_metric:
             self.metric = [torch.ones_like(part) for part in self.space.zeros()]
         self.indexed_size = self._indexed_size(closure)
@@ -569,4 +585,4 @@ class TrackedLagrangian(AbstractConstrained):
         self.indexed_penalty = tuple(penalties)
         self.tuned = None if saved["tuned"] is None else Tuned.of(saved["tuned"])
         if self.tuned is not None:
-            self.rules.lay_out(self.constraints.inequality, self.constraints.random)
+            self.near = self.rules.lay_out(self.constraints.inequality, self.constraints.random)

@@ -1,7 +1,7 @@
-"""The self-tuned method's numbers on the host: its state, and the rules that turn it over."""
+"""The self-tuned method's numbers: its state, and the rules that turn it over."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,7 +29,7 @@ from lariax.formulas import (
     updated,
     variance_of_mean,
 )
-from lariax.torch import _host
+from lariax.torch import _device, _host
 from lariax.torch._constraints import Seen
 from lariax.torch._passes import Vector
 
@@ -69,10 +69,11 @@ _TEMPLATE = Tuned(0, 0, 0, _FILTER, _FILTER, _CURVATURE, 0, 0, Shape(0, 0, 0, 0,
 class Values(NamedTuple):
     """What follows from the constraint values of a batch."""
 
-    constraints: np.ndarray
-    multipliers: np.ndarray
-    each_weights: np.ndarray
-    weights: np.ndarray
+    constraints: Any
+    multipliers: Any
+    weights: Any
+    spread: Any  # mean of the old values, variance of that mean, and that of the mean difference: one after the other
+    each_weights: Any  # row by row
 
 
 class Looked(NamedTuple):
@@ -91,25 +92,19 @@ class Arriving:
     """Numbers on their way to the host, in double precision; those of a GPU in one transfer, that nothing waits for
     before they are asked for."""
 
-    def __init__(self, *tensors: Tensor) -> None:
-        self.tensors, self.joined = tensors, None
-        if tensors[0].device.type != "cpu":
-            self.joined = torch.cat([each.reshape(-1) for each in tensors]).double().to("cpu", non_blocking=True)
+    def __init__(self, *arrays: Any) -> None:
+        self.arrays, self.joined = arrays, None
+        if isinstance(arrays[0], Tensor) and arrays[0].device.type != "cpu":
+            self.joined = torch.cat([each.reshape(-1) for each in arrays]).double().to("cpu", non_blocking=True)
             self.arrival = torch.cuda.Event()
             self.arrival.record()
 
     def numbers(self) -> list[np.ndarray]:
-        """Tall arrays column by column in memory: operations on them then have long loops."""
         if self.joined is None:
-            return [each.numpy().astype(np.float64, order=_order(each)) for each in self.tensors]
+            return [each.numpy().astype(np.float64) if isinstance(each, Tensor) else each for each in self.arrays]
         self.arrival.synchronize()
-        counts = np.cumsum([each.numel() for each in self.tensors])[:-1]
-        parts = zip(np.split(self.joined.numpy(), counts), self.tensors, strict=True)
-        return [np.array(part.reshape(each.shape), order=_order(each)) for part, each in parts]
-
-
-def _order(tensor: Tensor) -> Any:
-    return "F" if tensor.ndim == 2 and tensor.shape[0] > tensor.shape[1] else "C"
+        parts = self.joined.split([each.numel() for each in self.arrays])
+        return [part.numpy().reshape(each.shape) for part, each in zip(parts, self.arrays, strict=True)]
 
 
 class Groups(NamedTuple):
@@ -133,16 +128,23 @@ class Rules:
     population: int | None
     stiffened: bool  # by constraints that are not rows of the residuals
     dtype: torch.dtype
-
-    inequality = random = np.zeros(0, bool)  # row by row, known after the first look
+    xp: Any = _host  # the library whose arrays are turned over
+    inequality: Any = None  # row by row, known after the first look
+    random: Any = None
+    several_inequalities: bool = False
 
     def __post_init__(self) -> None:
         info = torch.finfo(self.dtype)
         self.tiny, self.eps = float(info.tiny), float(info.eps)
 
-    def lay_out(self, inequality: Tensor, random: Tensor) -> None:
+    def lay_out(self, inequality: Tensor, random: Tensor) -> "Rules":
+        """Know the rows. Returns the rules for where these are: on a GPU they are turned over there, and nothing that
+        comes after has to wait for the host."""
         self.inequality, self.random = inequality.cpu().numpy(), random.cpu().numpy()
         self.several_inequalities = int(self.inequality.sum()) > 1
+        return (
+            self if inequality.device.type == "cpu" else replace(self, xp=_device, inequality=inequality, random=random)
+        )
 
     def gain(self, filter: Filter, k: float) -> Any:
         if self.gain_exponent is None:
@@ -160,55 +162,72 @@ class Rules:
         eta = step_for(_host, s.curvature, s.scale, stiff, self.tiny)
         return float(eta if self.step_size is None else self.step_size), float(rho)
 
-    def signed(self, weights: np.ndarray) -> np.ndarray:
-        return signed(_host, self.inequality, weights)
+    def signed(self, weights: Any) -> Any:
+        return signed(self.xp, self.inequality, weights)
 
-    def others(self, each: np.ndarray) -> np.ndarray:
+    def others(self, each: Any) -> Any:
         """For each row the mean of the others."""
         others = leave_one_out(each)
         if self.population is not None:
-            others = np.where(self.random, repelled(others, each, self.population), others)
+            others = self.xp.where(self.random, repelled(others, each, self.population), others)
         return others
 
-    def values(self, s: Tuned, c0: np.ndarray, c1: np.ndarray, alpha: Any, rho: float) -> Values:
-        """Constraint values, multipliers and weights."""
-        each = storm(c1, c0, s.constraints, alpha)
-        constraints = _host.mean(each, axis=0)
-        multipliers = self.signed(s.multipliers + s.scale * rho * times(_host, s.shape.dual, constraints))
-        if self.several_inequalities:
-            multipliers = relieved(_host, self.inequality, s.shape, multipliers)
-        bound = multiplier_bound(_host, s.shape, multipliers, s.force, self.tiny)
-        weights = self.signed(bound * s.multipliers + self.answer(s, self.others(each), rho))
-        return Values(constraints, bound * multipliers, weights, _host.mean(weights, axis=0))
+    def rows(self, residuals: Tensor) -> Any:
+        """In double precision, in arrays of the library."""
+        return (
+            residuals.double() if self.xp is _device else residuals.numpy().astype(np.float64, order=_order(residuals))
+        )
 
-    def answer(self, s: Tuned, values: np.ndarray, rho: float) -> np.ndarray:
+    def values(self, s: Tuned, c0: Any, c1: Any, alpha: Any, rho: float) -> Values:
+        """Constraint values, multipliers and weights."""
+        xp, each = self.xp, storm(c1, c0, s.constraints, alpha)
+        constraints = xp.mean(each, axis=0)
+        multipliers = self.signed(s.multipliers + s.scale * rho * times(xp, s.shape.dual, constraints))
+        if self.several_inequalities:
+            multipliers = relieved(xp, self.inequality, s.shape, multipliers)
+        bound = multiplier_bound(xp, s.shape, multipliers, s.force, self.tiny)
+        weights = self.signed(bound * s.multipliers + self.answer(s, self.others(each), rho))
+        spread = variance_of_mean(xp, xp.concatenate([c0, c1 - c0], axis=1))
+        return Values(
+            constraints,
+            bound * multipliers,
+            xp.mean(weights, axis=0),
+            xp.concatenate([xp.mean(c0, axis=0), spread], axis=0),
+            weights,
+        )
+
+    def answer(self, s: Tuned, values: Any, rho: float) -> Any:
         """What a change of the constraint values does to the weights: the penalty's answer and the multiplier's."""
         return rho * (rows_times(s.shape.penalty, values) + s.scale * rows_times(s.shape.dual, values))
 
-    def following(self, s: Tuned, c0: np.ndarray, c1: np.ndarray, rho: float) -> np.ndarray:
+    def following(self, s: Tuned, c0: Any, c1: Any, rho: float) -> Any:
         """The old weights, where they would have followed the step."""
-        moved = s.weights + self.answer(s, _host.mean(c1 - c0, axis=0), rho)
-        return np.where(self.inequality & (s.weights <= 0), 0, moved)
+        moved = s.weights + self.answer(s, self.xp.mean(c1 - c0, axis=0), rho)
+        return self.xp.where(self.inequality & (s.weights <= 0), 0, moved)
 
-    def of_constraints(self, s: Tuned, c0: np.ndarray, c1: np.ndarray, alpha: Any, rate: float) -> Filter:
+    def of_constraints(self, s: Tuned, spread: np.ndarray, alpha: Any, rate: float) -> Filter:
         """The filter of the constraint values, row by row; rounding is noise too."""
-        old, mean, m = s.of_constraints, _host.mean(c0, axis=0), c0.shape[1]
-        variance = variance_of_mean(_host, np.concatenate([c0, c1 - c0], axis=1))
+        old, (mean, noise, drift) = s.of_constraints, spread.reshape(3, -1)
         return updated(
             old,
             alpha,
             rate,
-            noise=lagged(old.noise, variance[:m] + (self.eps * mean) ** 2, rate),
-            drift=lagged(old.drift, variance[m:], rate),
+            noise=lagged(old.noise, noise + (self.eps * mean) ** 2, rate),
+            drift=lagged(old.drift, drift, rate),
             innovation=believable(_host, old, (mean - s.constraints) ** 2),
         )
 
 
-def rows_times(matrix: np.ndarray, rows: np.ndarray) -> np.ndarray:
+def _order(tensor: Tensor) -> Any:
+    """Tall arrays column by column in memory: operations on them then have long loops."""
+    return "F" if tensor.ndim == 2 and tensor.shape[0] > tensor.shape[1] else "C"
+
+
+def rows_times(matrix: Any, rows: Any) -> Any:
     """Rows with a symmetric matrix, or with a diagonal; the order in memory stays."""
     if matrix.ndim < 2:
         return rows * matrix
-    return rows @ matrix if rows.flags.c_contiguous else (matrix @ rows.T).T
+    return rows @ matrix if isinstance(rows, Tensor) or rows.flags.c_contiguous else (matrix @ rows.T).T
 
 
 def sum_of_squares(vector: Vector) -> Tensor:
