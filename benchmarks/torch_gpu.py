@@ -172,9 +172,9 @@ def report(figures: dict[str, Any]) -> str:
         [
             "## PyTorch on an accelerator",
             "",
-            f"`python -m benchmarks.torch_gpu --out gpu.json`, {figures['date']}, {figures['device']}, torch "
-            f"{figures['torch']}. Six square layers, {figures['parameters']:,} parameters, float32, batches of "
-            f"{figures['rows']:,} rows. The update reads or writes seven streams of parameters.",
+            f"`python -m benchmarks.torch_gpu --repeats {figures['repeats']} --out gpu.json`, {figures['date']}, "
+            f"{figures['device']}, torch {figures['torch']}. Six square layers, {figures['parameters']:,} parameters, "
+            f"float32, batches of {figures['rows']:,} rows. The update reads or writes seven streams of parameters.",
             "",
             *table(("update", "time", "bandwidth", "of a copy", "goal"), of_updates),
             "",
@@ -207,6 +207,7 @@ def main() -> None:
     model = network(options.parameters, options.device)
     figures: dict[str, Any] = {
         "date": str(date.today()),
+        "repeats": options.repeats,
         "device": torch.cuda.get_device_name() if options.device == "cuda" else "CPU",
         "torch": torch.__version__,
         "parameters": sum(p.numel() for p in model.parameters()),

@@ -81,3 +81,17 @@ def test_training(name, monkeypatch):
 
     for ours, theirs in zip(trained("cuda"), trained("cpu"), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["double", "scaled", "strided"])
+def test_the_sums(kind):
+    torch.manual_seed(0)
+    a, b, scaling = (
+        [torch.randn(shape, dtype=torch.float64, device="cuda") for shape in (*SHAPES, (40_000,))] for _ in range(3)
+    )
+    if kind == "strided":
+        a = [part.mT.contiguous().mT if part.ndim > 1 else part for part in a]
+    given = a, b, scaling if kind == "scaled" else None
+    torch.testing.assert_close(
+        _kernels.sums_on(torch.device("cuda"))(*given), _kernels.sums(*given), rtol=1e-12, atol=0
+    )

@@ -1,12 +1,17 @@
-"""On a GPU the rows of a batch are turned over by torch, elsewhere by NumPy: the same steps, here both on the CPU."""
+"""On a GPU the rows of a batch are turned over by torch, in a compiled program, elsewhere by NumPy: the same steps.
+
+Here both on the CPU, and traced only: nothing is compiled.
+"""
 
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import lariax.torch as lt
-from lariax.torch import _device, _tracked
+from lariax.torch import _device, _kernels, _tracked
 from lariax.torch._tuned import Rules
 
 
@@ -23,6 +28,8 @@ def trained(monkeypatch, on_device, constraints, population):
         patch.setattr(_tracked, "interval_at", lambda xp, k: 1 if k < 4 else 8)
         if on_device:
             patch.setattr(Rules, "lay_out", as_on_a_device)
+            patch.setattr(_kernels, "own_kernels", lambda device: SimpleNamespace(sums=_kernels.sums))
+            patch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager", fullgraph=True))
         opt = lt.TrackedLagrangian(model, constraints, population=population)
 
         def closure(batch):

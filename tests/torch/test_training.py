@@ -219,15 +219,14 @@ def test_groups_have_their_own_rate():
 @every_optimizer
 @pytest.mark.parametrize("adaptive_metric", [False, True])
 def test_vectors_as_on_a_gpu(name, adaptive_metric, monkeypatch):
-    """There a vector is one tensor a parameter, and sums and update are compiled; here they are not."""
+    """There a vector is one tensor a parameter, and sums and update have kernels of their own; here those of a CPU."""
     used = set()
 
-    def compiled(function, *variant):
-        used.add(function)
-        return function
+    def on(function):
+        return lambda device: used.add(function) or function
 
-    monkeypatch.setattr(_kernels, "compiled", compiled)
-    monkeypatch.setattr(_kernels, "update_on", lambda device: compiled(_kernels.advance))
+    monkeypatch.setattr(_kernels, "sums_on", on(_kernels.sums))
+    monkeypatch.setattr(_kernels, "update_on", on(_kernels.advance))
     one, other = network(), network()
     opt = OPTIMIZERS[name](other, adaptive_metric=adaptive_metric)
     opt.space.flat = False
@@ -237,10 +236,9 @@ def test_vectors_as_on_a_gpu(name, adaptive_metric, monkeypatch):
 
 
 @pytest.mark.parametrize("options", [{}, {"adaptive_metric": True}, {"one_backward": True}], ids=["", "metric", "one"])
-def test_what_is_not_finite_is_taken_back(options, monkeypatch):
+def test_what_is_not_finite_is_taken_back(options):
     """A step to where there is nothing, and a refresh that looks back on it; also as on a GPU, where the update is
     under way before the host knows. Nothing remains of it but shorter steps."""
-    monkeypatch.setattr(_kernels, "compiled", lambda function, *variant: function)
     batches = batches_of(24)
     batches[10] = tuple(part * float("nan") for part in batches[10])
     found = []

@@ -1,9 +1,7 @@
-"""What is compiled on a GPU: one pass over memory for the update, one for the sums that the controllers need."""
+"""Passes over vectors like the parameters: the update, and the sums that the controllers need. On a GPU each is one."""
 
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
-from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
@@ -65,12 +63,24 @@ def advance(update: Update) -> None:
 
 def update_on(device: torch.device) -> Callable[[Update], None]:
     """`advance`, as one pass over memory where that can be had."""
+    own = own_kernels(device)
+    return advance if own is None else own.advance
+
+
+def sums_on(device: torch.device) -> Callable[[Tensors, Tensors, Tensors | None], Tensor]:
+    """`sums`, likewise."""
+    own = own_kernels(device)
+    return sums if own is None else own.sums
+
+
+def own_kernels(device: torch.device) -> Any:
+    """The module with them; None where Triton is not, and no compiler then either."""
     if device.type == "cuda":
         with suppress(ImportError):
             from lariax.torch import _triton
 
-            return _triton.advance
-    return advance
+            return _triton
+    return None
 
 
 def sums(a: Tensors, b: Tensors, scaling: Tensors | None) -> Tensor:
@@ -83,10 +93,3 @@ def sums(a: Tensors, b: Tensors, scaling: Tensors | None) -> Tensor:
 
 def square(x: Tensor) -> Tensor:
     return torch.dot(x, x) if x.ndim == 1 else (x * x).sum()
-
-
-@cache
-def compiled(function: Any, *variant: bool) -> Any:
-    """Made when first asked for; for each pattern of arguments that are left out, a program of its own."""
-    own = FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
-    return torch.compile(own, dynamic=False)

@@ -100,7 +100,8 @@ class TrackedLagrangian(AbstractConstrained):
             if value is not None and not value > 0:
                 raise ValueError(f"{name} must be positive, found {value}.")
         self.rules = Rules(step_size, penalty, gain_exponent, population, bool(self.indexed), self.space.dtype)
-        self.near = self.rules  # for the rows of a batch
+        self.near = self.rules  # for the rows of a batch,
+        self.weigh = self.rules.values  # of which this is compiled where they are on a GPU
         self.shape_there: tuple[Shape | None, Any] = (None, None)
         self.one_backward = one_backward
         self.estimate: Vector = []
@@ -163,12 +164,12 @@ class TrackedLagrangian(AbstractConstrained):
     def _look(self, closure: Closure, cut: Cut, k: int, s: Tuned, measuring: bool) -> Looked:
         """A batch at both points, and the state that follows from it. On a GPU numbers travel, and the host turns them
         over, while passes are under way; none waits for it."""
-        rho, alpha = self.lengths[1], self.rules.gain(s.of_constraints, k)
+        alpha = self.rules.gain(s.of_constraints, k)
         hold, both = not cut.streamed, measuring or not self.one_backward
         random = self.passes.random_state()
         with self.passes.at(self.previous):
             looks = [self.passes.call(closure, piece, graph=both) for piece in cut.pieces] if hold or not both else []
-            there, gains = self._near_rows(s, alpha)  # sent while the device is at work
+            there, gains, rho = self._near_rows(s, alpha)  # sent while the device is at work
             weights, before = self._sent(there.weights), None
             if both:
                 old: list[Choice] = [lambda i, look: (weights, self._indexed(look, 0))]
@@ -178,7 +179,7 @@ class TrackedLagrangian(AbstractConstrained):
         graphs = [self.passes.call(closure, piece) for piece in cut.pieces] if hold else None
         rows = self._gathered(graphs) if graphs else self.passes.rows(closure, cut.pieces)
         c0, c1 = self.near.rows(self._gathered(looks)), self.near.rows(rows)
-        values = self.near.values(there, c0, c1, gains, rho)
+        values = self.weigh(there, c0, c1, gains, rho)
         arriving = Arriving(*values[:4])
         early = None if before is None or self.one_backward else Arriving(self._sums(before.mean))
 
@@ -311,26 +312,25 @@ class TrackedLagrangian(AbstractConstrained):
             return weights.to(self.space.dtype)
         return _kernels.sent(weights, self.constraints.device, self.space.dtype)
 
-    def _near_rows(self, s: Tuned, alpha: np.ndarray) -> tuple[Tuned, Any]:
-        """The state and the gains of the values, where the rows are turned over."""
+    def _near_rows(self, s: Tuned, alpha: np.ndarray) -> tuple[Any, Any, Any]:
+        """Of the state what rows are turned over with, the gains of the values, and rho: all where the rows are."""
         if self.near is self.rules:
-            return s, alpha
+            return s, alpha, self.lengths[1]
         device = self.constraints.device
-        numbers = _kernels.sent(np.stack([s.constraints, s.multipliers, s.weights, alpha]), device)
+        rows = np.stack([s.constraints, s.multipliers, s.weights, alpha])
+        numbers = _kernels.sent(np.append(rows, [s.scale, s.force, self.lengths[1]]), device)
+        (constraints, multipliers, weights, gains), (scale, force, rho) = numbers[:-3].view(4, -1), numbers[-3:]
         if self.shape_there[0] is not s.shape:  # it changes rarely
             matrices = {name: _kernels.sent(getattr(s.shape, name), device) for name in ("penalty", "dual", "gram")}
             self.shape_there = s.shape, s.shape._replace(**matrices)
-        state = s._replace(
-            constraints=numbers[0], multipliers=numbers[1], weights=numbers[2], shape=self.shape_there[1]
-        )
-        return state, numbers[3]
+        state = Tuned(constraints, multipliers, weights, None, None, None, scale, force, self.shape_there[1])
+        return state, gains, rho
 
     # --- the numbers
 
     def _sums(self, gradient: Vector) -> Tensor:
         """||gradient||^2, its distance to the estimate squared, ||dx||^2 or ||dx / reach||^2."""
-        sums = _kernels.sums if self.space.flat else _kernels.compiled(_kernels.sums, self.metric is None)
-        found = sums(gradient, self.estimate, self.metric)
+        found = _kernels.sums_on(self.constraints.device)(gradient, self.estimate, self.metric)
         return found if self.reach else torch.cat([found[:2], self._length(self._dx())[None]])
 
     def _dx(self) -> Vector:
@@ -415,11 +415,18 @@ class TrackedLagrangian(AbstractConstrained):
         self.calls += 1
         return loss
 
+    def _lay_out(self) -> None:
+        """Once the rows are known."""
+        self.near = self.rules.lay_out(self.constraints.inequality, self.constraints.random)
+        self.weigh = self.near.values
+        if _kernels.own_kernels(self.constraints.device) is not None:
+            self.weigh = torch.compile(self.near.values, dynamic=False)
+
     def _started(self, closure: Closure, cut: Cut) -> tuple[Tuned, Tensor]:
         """From all batches collected; gradients and values from the first."""
         passes = self.passes
         rows = passes.rows(closure, cut.pieces).double().cpu().numpy()
-        self.near = self.rules.lay_out(self.constraints.inequality, self.constraints.random)
+        self._lay_out()
         if self.adaptive_metric:
             self.metric = [torch.ones_like(part) for part in self.space.zeros()]
         self.indexed_size = self._indexed_size(closure)
@@ -585,4 +592,4 @@ class TrackedLagrangian(AbstractConstrained):
         self.indexed_penalty = tuple(penalties)
         self.tuned = None if saved["tuned"] is None else Tuned.of(saved["tuned"])
         if self.tuned is not None:
-            self.near = self.rules.lay_out(self.constraints.inequality, self.constraints.random)
+            self._lay_out()
