@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,9 +13,9 @@ from lariax.formulas import storm
 Tensors = list[Tensor]
 
 
-def sent(numbers: Any, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+def sent(numbers: np.ndarray, device: torch.device, dtype: torch.dtype = torch.float64) -> Tensor:
     """Numbers of the host, on the device; on the way while host and device go on."""
-    here = torch.as_tensor(numbers, dtype=dtype)
+    here = torch.from_numpy(numbers).to(dtype)
     return here if device.type == "cpu" else here.pin_memory().to(device, non_blocking=True)
 
 

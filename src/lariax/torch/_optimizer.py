@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -148,7 +149,7 @@ class AbstractConstrained(torch.optim.Optimizer):
         device = self.space.params[0].device
         vectors = (self.space.params, self.targets, self.previous, estimate, fresh, stale)
         _kernels.update_on(device)(
-            _kernels.Update(*vectors, scaling, good, _kernels.sent(numbers, device, self.space.dtype))
+            _kernels.Update(*vectors, scaling, good, _kernels.sent(np.array(numbers), device, self.space.dtype))
         )
 
     def _shift(self, targets: list[Tensor], estimate: Vector, steps: list[float], scaling: Vector | None) -> None:

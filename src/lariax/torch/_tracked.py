@@ -41,7 +41,7 @@ from lariax.torch._constraints import AbstractConstraint, Seen
 from lariax.torch._optimizer import AbstractConstrained
 from lariax.torch._passes import Closure, Cut, Vector, minus, weighted
 from lariax.torch._survey import Survey
-from lariax.torch._tuned import Arriving, Choice, Groups, Looked, Rules, Tuned, rows_times, sum_of_squares
+from lariax.torch._tuned import Arriving, Choice, Groups, Looked, Rules, Sent, Tuned, rows_times, sum_of_squares
 
 START_ROWS = 16  # rows that the start wants to see
 REFRESH_ROWS = 64  # rows that a refresh looks back on
@@ -312,7 +312,7 @@ class TrackedLagrangian(AbstractConstrained):
             return weights.to(self.space.dtype)
         return _kernels.sent(weights, self.constraints.device, self.space.dtype)
 
-    def _near_rows(self, s: Tuned, alpha: np.ndarray) -> tuple[Any, Any, Any]:
+    def _near_rows(self, s: Tuned, alpha: np.ndarray) -> tuple[Tuned | Sent, Any, Any]:
         """Of the state what rows are turned over with, the gains of the values, and rho: all where the rows are."""
         if self.near is self.rules:
             return s, alpha, self.lengths[1]
@@ -323,8 +323,7 @@ class TrackedLagrangian(AbstractConstrained):
         if self.shape_there[0] is not s.shape:  # it changes rarely
             matrices = {name: _kernels.sent(getattr(s.shape, name), device) for name in ("penalty", "dual", "gram")}
             self.shape_there = s.shape, s.shape._replace(**matrices)
-        state = Tuned(constraints, multipliers, weights, None, None, None, scale, force, self.shape_there[1])
-        return state, gains, rho
+        return Sent(constraints, multipliers, weights, scale, force, self.shape_there[1]), gains, rho
 
     # --- the numbers
 

@@ -66,6 +66,17 @@ _CURVATURE = Curvature(0.0, 0.0, 0.0, 0.0, 0.0)
 _TEMPLATE = Tuned(0, 0, 0, _FILTER, _FILTER, _CURVATURE, 0, 0, Shape(0, 0, 0, 0, 0), 0)
 
 
+class Sent(NamedTuple):
+    """Of the state what rows are turned over with, where they are."""
+
+    constraints: Tensor
+    multipliers: Tensor
+    weights: Tensor
+    scale: Tensor
+    force: Tensor
+    shape: Any
+
+
 class Values(NamedTuple):
     """What follows from the constraint values of a batch."""
 
@@ -178,7 +189,7 @@ class Rules:
             residuals.double() if self.xp is _device else residuals.numpy().astype(np.float64, order=_order(residuals))
         )
 
-    def values(self, s: Tuned, c0: Any, c1: Any, alpha: Any, rho: float) -> Values:
+    def values(self, s: Tuned | Sent, c0: Any, c1: Any, alpha: Any, rho: float) -> Values:
         """Constraint values, multipliers and weights."""
         xp, each = self.xp, storm(c1, c0, s.constraints, alpha)
         constraints = xp.mean(each, axis=0)
@@ -196,11 +207,11 @@ class Rules:
             weights,
         )
 
-    def answer(self, s: Tuned, values: Any, rho: float) -> Any:
+    def answer(self, s: Tuned | Sent, values: Any, rho: float) -> Any:
         """What a change of the constraint values does to the weights: the penalty's answer and the multiplier's."""
         return rho * (rows_times(s.shape.penalty, values) + s.scale * rows_times(s.shape.dual, values))
 
-    def following(self, s: Tuned, c0: Any, c1: Any, rho: float) -> Any:
+    def following(self, s: Tuned | Sent, c0: Any, c1: Any, rho: float) -> Any:
         """The old weights, where they would have followed the step."""
         moved = s.weights + self.answer(s, self.xp.mean(c1 - c0, axis=0), rho)
         return self.xp.where(self.inequality & (s.weights <= 0), 0, moved)
