@@ -182,7 +182,7 @@ def report(figures: dict[str, Any]) -> str:
             "",
             "Bare passes are two forward and backward passes; for one backward, one of these and a forward pass. Steps "
             f"are those of a settled run (call {LATE:,} and on), in which one of {RARELY} measures noise, drift and "
-            "curvature on halves of the batch, with two more backward passes; `ordinary`: the ratio of the others. "
+            "curvature on halves of the batch, with three more backward passes; `ordinary`: the ratio of the others. "
             "Memory beyond that of the passes, in units of the parameters: the previous ones, the estimate, and a "
             "gradient that is kept while the next is computed.",
             *(f"\n{note}" for note in figures.get("notes", [])),

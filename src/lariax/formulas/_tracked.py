@@ -36,7 +36,9 @@ class Answers(NamedTuple):
     fixed: Any  # ||D||^2, weights held fixed
     along: Any  # dx.D, weights that follow the step
     follow: Any  # ||D||^2, likewise
-    drift: Any  # the noise that the move brings to the tracked gradient
+    drift: (
+        Any  # the noise that the move brings to the tracked gradient, weights that follow it and multipliers that go on
+    )
 
 
 def rate_at(xp: Any, k: Any) -> Any:

@@ -274,7 +274,8 @@ class TrackedLagrangian(AbstractMethod):
             fresh = h1 if self.one_backward else h0
             noise = lagged(noise, fresh.noise + _rounding(oracle, fresh.mean).sum(), noise_rate_at(jnp, k))
             followed = respond(jnp.mean(c1 - c0, axis=0))
-            curvature, drift = self._curvature(oracle, s, often_at(jnp, k), x - s.x, h0, now, followed)
+            expected = s.scale * rho * times(jnp, shape.dual, s.constraints)
+            curvature, drift = self._curvature(oracle, s, often_at(jnp, k), x - s.x, h0, now, followed, expected)
         mean_then = None if self.one_backward or h0 is None else h0.mean
         return Seen(c0, c1, constraints, bound * multipliers, weights, mean_then, h1.mean, noise, drift, curvature)
 
@@ -306,12 +307,13 @@ class TrackedLagrangian(AbstractMethod):
         h0: Parts,
         now: tuple[Look, ...],
         followed: Float[Array, " m"],
+        expected: Float[Array, " m"],
     ) -> tuple[Curvature, Array]:
-        """Curvature and the gradient's drift: D(w') = grad f(x+) + J(x+)^T w' - h0 for the old weights, and for weights
-        that have followed the step."""
-        following = s.weights + followed
-        following = jnp.where(oracle.inequality & (s.weights <= 0), 0, following)
-        fixed, follow = (oracle.gradient_of(now, w) - h0 for w in (s.weights, following))
+        """Curvature and the gradient's drift: D(w') = grad f(x+) + J(x+)^T w' - h0 for the old weights, for weights
+        that have followed the step, and for such with the move of the multipliers that was to be expected."""
+        idle = oracle.inequality & (s.weights <= 0)
+        following, moved = (jnp.where(idle, 0, s.weights + change) for change in (followed, followed + expected))
+        fixed, follow, whole = (oracle.gradient_of(now, w) - h0 for w in (s.weights, following, moved))
         length = _square(dx) + _tiny(oracle)
         answers = Answers(
             length=length,
@@ -320,7 +322,7 @@ class TrackedLagrangian(AbstractMethod):
             along=jnp.vdot(dx, follow.mean),
             follow=_square(follow.mean),
             # one backward pass: the estimate does not follow the moves, so all of a move is drift
-            drift=_square(follow.mean) if self.one_backward else follow.noise,
+            drift=_square(whole.mean) if self.one_backward else whole.noise,
         )
         return measured(jnp, s.curvature, s.of_gradient.drift, answers, often)
 

@@ -186,10 +186,11 @@ class TrackedLagrangian(AbstractConstrained):
         own, whole = self._sent(values.each_weights[self.passes.own(cut.total)]), len(cut.pieces) == 1
         sets: list[Choice] = [lambda i, look: (own if whole else own[cut.pieces[i].rows], self._indexed(look, 1))]
         if measuring:
-            follow = self._sent(self.near.following(there, c0, c1, rho))
+            follow, moved = (self._sent(w) for w in self.near.following(there, c0, c1, rho))
             sets += [
                 lambda i, look: (weights, self._indexed(looks[i], 0)),
                 lambda i, look: (follow, self._indexed(look, 1)),
+                lambda i, look: (moved, self._indexed(look, 1)),
             ]
         (now, *others), present = self._backward(closure, cut, sets, graphs)
         size, told = self._square(now.mean), None
@@ -336,14 +337,14 @@ class TrackedLagrangian(AbstractConstrained):
         return minus(self.space.point(), self.space.pack(self.previous))
 
     def _answers(self, others: list[Groups], before: Groups, now: Groups, shares: list[float]) -> Tensor:
-        """Noise of the gradient, ||dx||^2, ||x||^2, and how the gradient answers to the step: with fixed weights, and
-        with weights that follow."""
-        fixed, follow = others
+        """Noise of the gradient, ||dx||^2, ||x||^2, and how the gradient answers to the step: with fixed weights, with
+        weights that follow, and with multipliers that move on."""
+        fixed, follow, whole = others
         dx, at_fixed, at_follow = self._dx(), minus(fixed.mean, before.mean), minus(follow.mean, before.mean)
         if self.one_backward:  # the estimate does not follow the moves, so all of a move is drift
-            noise, drift = self._spread(now.each, shares), self._square(at_follow)
+            noise, drift = self._spread(now.each, shares), self._square(minus(whole.mean, before.mean))
         else:
-            moves = [minus(a, b) for a, b in zip(follow.each, before.each, strict=True)]
+            moves = [minus(a, b) for a, b in zip(whole.each, before.each, strict=True)]
             noise, drift = self._spread(before.each, shares), self._spread(moves, shares)
         along = torch.stack([torch.sum(a * b) for a, b in zip(dx, at_follow, strict=True)]).sum()
         size = self._length(self.space.pack(self.previous))

@@ -211,10 +211,15 @@ class Rules:
         """What a change of the constraint values does to the weights: the penalty's answer and the multiplier's."""
         return rho * (rows_times(s.shape.penalty, values) + s.scale * rows_times(s.shape.dual, values))
 
-    def following(self, s: Tuned | Sent, c0: Any, c1: Any, rho: float) -> Any:
-        """The old weights, where they would have followed the step."""
-        moved = s.weights + self.answer(s, self.xp.mean(c1 - c0, axis=0), rho)
-        return self.xp.where(self.inequality & (s.weights <= 0), 0, moved)
+    def following(self, s: Tuned | Sent, c0: Any, c1: Any, rho: float) -> tuple[Any, Any]:
+        """The old weights, where they would have followed the step; and with the expected move of the multipliers."""
+        followed = self.answer(s, self.xp.mean(c1 - c0, axis=0), rho)
+        expected = s.scale * rho * times(self.xp, s.shape.dual, s.constraints)
+        idle = self.inequality & (s.weights <= 0)
+        return (
+            self.xp.where(idle, 0, s.weights + followed),
+            self.xp.where(idle, 0, s.weights + (followed + expected)),
+        )
 
     def of_constraints(self, s: Tuned, spread: np.ndarray, alpha: Any, rate: float) -> Filter:
         """The filter of the constraint values, row by row; rounding is noise too."""
