@@ -32,7 +32,6 @@ from lariax.formulas._shape import (
 )
 from lariax.formulas._storm import dual_length, leave_one_out, repelled, storm
 from lariax.formulas._tracked import (
-    FIRST,
     RARELY,
     SETTLED,
     WINDOW,
@@ -40,6 +39,7 @@ from lariax.formulas._tracked import (
     Curvature,
     allowed_drift,
     believable,
+    changed,
     interval_at,
     is_real,
     measured,
@@ -62,7 +62,6 @@ from lariax.formulas._tracked import (
 __all__ = [
     "DETERMINISTIC_CONSTRAINTS",
     "DRIFT",
-    "FIRST",
     "PROBES",
     "RARELY",
     "REDUNDANT",
@@ -80,6 +79,7 @@ __all__ = [
     "allowed_drift",
     "averaged",
     "believable",
+    "changed",
     "diagonal",
     "diagonal_shape",
     "dual_length",

@@ -36,9 +36,7 @@ class Answers(NamedTuple):
     fixed: Any  # ||D||^2, weights held fixed
     along: Any  # dx.D, weights that follow the step
     follow: Any  # ||D||^2, likewise
-    drift: (
-        Any  # the noise that the move brings to the tracked gradient, weights that follow it and multipliers that go on
-    )
+    drift: Any  # the noise that it brings to the tracked gradient, with multipliers that move on as well
 
 
 def rate_at(xp: Any, k: Any) -> Any:
@@ -85,6 +83,11 @@ def multiplier_bound(xp: Any, shape: Shape, multipliers: Any, force: Any, tiny: 
 def signed(xp: Any, inequality: Any, weights: Any) -> Any:
     """No negative weight for an inequality: its slack takes up the rest."""
     return xp.where(inequality, xp.maximum(weights, 0), weights)
+
+
+def changed(xp: Any, inequality: Any, weights: Any, change: Any) -> Any:
+    """Weights after a change that is to be expected: an inequality that does not bind stays without one."""
+    return xp.where(inequality & (weights <= 0), 0, weights + change)
 
 
 def relieved(xp: Any, inequality: Any, shape: Shape, multipliers: Any) -> Any:

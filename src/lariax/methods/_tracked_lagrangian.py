@@ -17,6 +17,7 @@ from lariax.formulas import (
     Load,
     Shape,
     believable,
+    changed,
     diagonal,
     gain,
     interval_at,
@@ -311,8 +312,9 @@ class TrackedLagrangian(AbstractMethod):
     ) -> tuple[Curvature, Array]:
         """Curvature and the gradient's drift: D(w') = grad f(x+) + J(x+)^T w' - h0 for the old weights, for weights
         that have followed the step, and for such with the move of the multipliers that was to be expected."""
-        idle = oracle.inequality & (s.weights <= 0)
-        following, moved = (jnp.where(idle, 0, s.weights + change) for change in (followed, followed + expected))
+        following, moved = (
+            changed(jnp, oracle.inequality, s.weights, change) for change in (followed, followed + expected)
+        )
         fixed, follow, whole = (oracle.gradient_of(now, w) - h0 for w in (s.weights, following, moved))
         length = _square(dx) + _tiny(oracle)
         answers = Answers(

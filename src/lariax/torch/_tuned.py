@@ -14,6 +14,7 @@ from lariax.formulas import (
     Filter,
     Shape,
     believable,
+    changed,
     gain,
     lagged,
     leave_one_out,
@@ -215,10 +216,9 @@ class Rules:
         """The old weights, where they would have followed the step; and with the expected move of the multipliers."""
         followed = self.answer(s, self.xp.mean(c1 - c0, axis=0), rho)
         expected = s.scale * rho * times(self.xp, s.shape.dual, s.constraints)
-        idle = self.inequality & (s.weights <= 0)
         return (
-            self.xp.where(idle, 0, s.weights + followed),
-            self.xp.where(idle, 0, s.weights + (followed + expected)),
+            changed(self.xp, self.inequality, s.weights, followed),
+            changed(self.xp, self.inequality, s.weights, followed + expected),
         )
 
     def of_constraints(self, s: Tuned, spread: np.ndarray, alpha: Any, rate: float) -> Filter:
