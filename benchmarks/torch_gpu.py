@@ -6,10 +6,11 @@ python -m benchmarks.torch_gpu --device cpu --parameters 1e5 --rows 64      # th
 """
 
 import argparse
+import itertools
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from lariax.formulas import RARELY, SETTLED
 from lariax.torch import _kernels
 
 BOUND = 0.1
+BATCHES = 8  # that take turns
+WARM = 320  # calls, of which the first 256 measure
 LATE = 2 * SETTLED  # as many calls into a run, curvature is measured as rarely as it ever is
 METHODS: dict[str, tuple[Callable, dict[str, object], int, int]] = {  # and bare passes: forward alone, and both ways
     "QuadraticPenalty": (lt.QuadraticPenalty, {"lr": 1e-3}, 0, 2),
@@ -76,12 +79,14 @@ def closure_for(model: torch.nn.Module) -> Callable:
     return closure
 
 
-def bare(model: torch.nn.Module, batch: torch.Tensor, forward: int, both: int) -> Callable[[], None]:
+def bare(model: torch.nn.Module, batches: Iterator[torch.Tensor], forward: int, both: int) -> Callable[[], None]:
     """Passes with fixed weights, and nothing else."""
     closure, params = closure_for(model), list(model.parameters())
-    weight = torch.full((len(batch), 2), 1 / len(batch), device=batch.device)
+    like = next(batches)
+    weight = torch.full((len(like), 2), 1 / len(like), device=like.device)
 
     def run() -> None:
+        batch = next(batches)
         for _ in range(both):
             loss, values = closure(batch)
             torch.autograd.grad([loss, values["mean"]], params, [torch.ones_like(loss), weight])
@@ -116,8 +121,8 @@ def step_times(
     make, options, *passes_of = method
     model = network(parameters, device)
     opt, closure = make(model, {"mean": lt.AtMost([BOUND, BOUND])}, **options), closure_for(model)
-    batch = torch.randn(rows, model[0].in_features, device=device)
-    passes = bare(model, batch, *passes_of)
+    batches = itertools.cycle([torch.randn(rows, model[0].in_features, device=device) for _ in range(BATCHES)])
+    passes = bare(model, batches, *passes_of)
     tunes = isinstance(opt, lt.TrackedLagrangian)
     cycle = RARELY if tunes else 8
 
@@ -125,10 +130,10 @@ def step_times(
         """Calls as they are late in a run; refreshes are rare and further and further apart."""
         if tunes:
             opt.calls, opt.next_refresh = LATE + first - 1 + opt.start, 10**9
-        for _ in range(count):
+        for batch in itertools.islice(batches, count):
             opt.step(closure, batch)
 
-    for _ in range(20):
+    for batch in itertools.islice(batches, WARM if tunes else cycle):
         opt.step(closure, batch)
     late(0, cycle)
     passes()
@@ -137,6 +142,7 @@ def step_times(
     ordinary = clock(lambda: late(1, cycle - 1)) / (cycle - 1)
     seconds = (before + clock(passes, 4)) / 2
     return {
+        "refused": opt.observe().get("backed_off", 0.0),
         "passes": seconds,
         "step": step,
         "ratio": step / seconds,
@@ -184,7 +190,8 @@ def report(figures: dict[str, Any]) -> str:
             f"are those of a settled run (call {LATE:,} and on), in which one of {RARELY} measures noise, drift and "
             "curvature on halves of the batch, with three more backward passes; `ordinary`: the ratio of the others. "
             "Memory beyond that of the passes, in units of the parameters: the previous ones, the estimate, and a "
-            "gradient that is kept while the next is computed.",
+            "gradient that is kept while the next is computed. "
+            f"Steps taken back: {sum(step['refused'] for step in figures['steps'].values()):.0f}.",
             *(f"\n{note}" for note in figures.get("notes", [])),
         ]
     )

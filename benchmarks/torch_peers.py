@@ -11,7 +11,7 @@ import itertools
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -20,10 +20,12 @@ import lariax.torch as lt
 from benchmarks._results import origin, table, write
 from benchmarks.peers.methods import with_alm, with_cooper, with_lariax
 from benchmarks.peers.problems import problems
-from benchmarks.peers.tasks import Task
+from benchmarks.peers.tasks import Batch, Task
 from lariax.formulas import RARELY, SETTLED
 
 LATE = 2 * SETTLED
+WARM = 1024  # calls before the clock runs
+BATCHES = 64  # that take turns
 
 
 def overhead(task: Task, repeats: int) -> list[dict]:
@@ -41,11 +43,11 @@ def overhead(task: Task, repeats: int) -> list[dict]:
     }
     found = []
     for name, (build, setting, points, more) in cases.items():
-        model, batch = task.model(0), next(task.batches(0))
+        model, batches = task.model(0), itertools.cycle(list(itertools.islice(task.batches(0), BATCHES)))
         step, closure = build(task, model, setting), task.closure(model)
         plain, calls = torch.optim.Adam(model.parameters(), lr=0.0), itertools.count()
 
-        def bare(batch=batch, points=points, closure=closure, plain=plain, calls=calls, more=more) -> None:
+        def bare(batch, points=points, closure=closure, plain=plain, calls=calls, more=more) -> None:
             plain.zero_grad()
             extra = more if next(calls) % RARELY == 0 else 0
             parts = list(zip(*(part.chunk(2 if extra else 1) for part in batch), strict=True))
@@ -57,9 +59,9 @@ def overhead(task: Task, repeats: int) -> list[dict]:
                 total.backward()
             plain.step()
 
-        for _ in range(130):
-            step(batch)
-        pairs = [(_clock(bare), _clock(lambda step=step, batch=batch: step(batch))) for _ in range(repeats)]
+        for _ in range(WARM):
+            step(next(batches))
+        pairs = [(_clock(bare, batches), _clock(step, batches)) for _ in range(repeats)]
         bare_time, step_time = (statistics.median(column) for column in zip(*pairs, strict=True))
         ratio = statistics.median(b / a for a, b in pairs)
         found.append({"method": name, "plain_us": bare_time * 1e6, "step_us": step_time * 1e6, "ratio": ratio})
@@ -67,12 +69,12 @@ def overhead(task: Task, repeats: int) -> list[dict]:
 
 
 def settled(*args, **options) -> lt.TrackedLagrangian:
-    """As late in a run."""
+    """From some call on as late in a run."""
     opt = lt.TrackedLagrangian(*args, **options)
     make = opt.step
 
     def step(closure, batch):
-        if opt.tuned is not None and opt.next_refresh < LATE:
+        if opt.calls == WARM // 2:
             opt.calls, opt.next_refresh = LATE + opt.start, 10 * LATE
         return make(closure, batch)
 
@@ -101,10 +103,10 @@ def report(figures: dict[str, list[dict]], seconds: float) -> str:
     )
 
 
-def _clock(function: Callable[[], object], inner: int = 2 * RARELY) -> float:
+def _clock(function: Callable[[Batch], object], batches: Iterator[Batch], inner: int = 2 * RARELY) -> float:
     begin = time.process_time()
-    for _ in range(inner):
-        function()
+    for batch in itertools.islice(batches, inner):
+        function(batch)
     return (time.process_time() - begin) / inner
 
 

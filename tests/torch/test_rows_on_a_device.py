@@ -3,7 +3,6 @@
 Here both on the CPU, and traced only: nothing is compiled.
 """
 
-from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -11,7 +10,7 @@ import pytest
 import torch
 
 import lariax.torch as lt
-from lariax.torch import _device, _kernels, _tracked
+from lariax.torch import _kernels, _tracked
 from lariax.torch._tuned import Rules
 
 
@@ -22,7 +21,7 @@ def trained(monkeypatch, on_device, constraints, population):
     lay_out = Rules.lay_out
 
     def as_on_a_device(self, inequality, random):
-        return replace(lay_out(self, inequality, random), xp=_device, inequality=inequality, random=random)
+        return lay_out(self, inequality, random).on_a_device(inequality, random)
 
     with monkeypatch.context() as patch:
         patch.setattr(_tracked, "interval_at", lambda xp, k: 1 if k < 4 else 8)
@@ -58,3 +57,45 @@ def test_the_same_steps(monkeypatch, constraints, population):
     here, there = (trained(monkeypatch, flag, constraints, population) for flag in (False, True))
     for a, b in zip(here, there, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-11)
+
+
+def rushed(scattered, resumed):
+    """Parameters and numbers after 40 calls at changing rates, one of them on a batch that is not finite."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 2).double()
+
+    def optimizer():
+        opt = lt.TrackedLagrangian(model, {"low": lt.AtLeast(0.4)}, population=400)
+        opt.space.flat = not scattered  # one tensor a parameter, as on a GPU
+        return opt
+
+    def closure(batch):
+        out = model(batch)
+        return (out**2).mean(dim=1), {"low": out[:, 0]}
+
+    opt, told, waited = optimizer(), [], []
+    for i in range(40):
+        opt.param_groups[0]["lr"] = (1.0, 0.03)[i % 2]
+        batch = torch.randn(16, 3, generator=torch.Generator().manual_seed(i), dtype=torch.float64)
+        opt.step(closure, batch * (torch.nan if i == 20 else 1))
+        waited.append(opt.under_way is None)
+        if resumed and i == 25:
+            saved, opt = opt.state_dict(), optimizer()
+            opt.load_state_dict(saved)
+        if i % 7 == 0:
+            told.append(opt.observe())
+    opt.param_groups[0]["lr"] = 1.0  # that of the next move
+    told.append({**opt.observe(), "reach": opt.moved.reach})
+    assert told[-1]["backed_off"] == 1
+    assert all(waited) is not scattered
+    return [p.detach() for p in model.parameters()], told
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_step_under_way_is_the_same_step(resumed):
+    """The host goes on before it knows whether the last step was good."""
+    (here, told_here), (there, told_there) = rushed(False, False), rushed(True, resumed)
+    for a, b in zip(here, there, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-11)
+    for a, b in zip(told_here, told_there, strict=True):
+        assert a == pytest.approx(b, rel=1e-8)

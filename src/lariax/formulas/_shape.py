@@ -49,10 +49,12 @@ def is_whitened(rows: int, dimension: int) -> bool:
 
 
 def times(xp: Any, matrix: Any, vector: Any) -> Any:
-    """A product with a matrix or a diagonal. With a small matrix it is written out, to fuse with its surroundings."""
-    if matrix.ndim == 2 and vector.shape[0] > 16:
-        return matrix @ vector
-    return xp.sum(matrix * vector, axis=-1) if matrix.ndim == 2 else matrix * vector
+    """A product with a matrix or a diagonal. A compiler fuses one that is small and written out with what is around."""
+    if matrix.ndim < 2:
+        return matrix * vector
+    if vector.shape[0] <= 16 and getattr(xp, "is_compiled", True):
+        return xp.sum(matrix * vector, axis=-1)
+    return matrix @ vector
 
 
 def diagonal(xp: Any, matrix: Any) -> Any:
@@ -61,7 +63,7 @@ def diagonal(xp: Any, matrix: Any) -> Any:
 
 def push(xp: Any, shape: Shape, weights: Any) -> Any:
     """||J^T w||, from the Gram matrix."""
-    return xp.sqrt(xp.abs(xp.vdot(weights, times(xp, shape.gram, weights))))
+    return xp.sqrt(abs(weights @ times(xp, shape.gram, weights)))
 
 
 def averaged(xp: Any, before: Shape, jacobian: Any, noise: Any) -> tuple[Any, Any]:

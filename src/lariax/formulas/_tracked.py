@@ -3,6 +3,7 @@
 `xp` is the array library that the arguments belong to, in NumPy's terms.
 """
 
+import math
 from typing import Any, NamedTuple
 
 from lariax.formulas._filter import Filter, lagged
@@ -80,9 +81,9 @@ def multiplier_bound(xp: Any, shape: Shape, multipliers: Any, force: Any, tiny: 
     return xp.minimum(1, FORCE * xp.sqrt(force) / (push(xp, shape, multipliers) + tiny))
 
 
-def signed(xp: Any, inequality: Any, weights: Any) -> Any:
+def least_weights(xp: Any, inequality: Any) -> Any:
     """No negative weight for an inequality: its slack takes up the rest."""
-    return xp.where(inequality, xp.maximum(weights, 0), weights)
+    return xp.where(inequality, 0.0, -math.inf)
 
 
 def changed(xp: Any, inequality: Any, weights: Any, change: Any) -> Any:
@@ -90,18 +91,23 @@ def changed(xp: Any, inequality: Any, weights: Any, change: Any) -> Any:
     return xp.where(inequality & (weights <= 0), 0, weights + change)
 
 
-def relieved(xp: Any, inequality: Any, shape: Shape, multipliers: Any) -> Any:
-    """Of two inequalities with opposite gradients, such as a lower and an upper bound, at most one has a multiplier.
+def opposed(xp: Any, inequality: Any, shape: Shape) -> tuple[Any, Any]:
+    """Which inequalities have opposite gradients, such as a lower and an upper bound; and the sizes of gradients."""
+    size = xp.sqrt(diagonal(xp, shape.gram))
+    opposite = shape.gram < (REDUNDANT - 1) * size[:, None] * size
+    pairs = inequality[:, None] & inequality & opposite
+    return pairs, xp.where(size > 0, size, 1)
+
+
+def relieved(xp: Any, opposed: tuple[Any, Any], multipliers: Any) -> Any:
+    """Of two inequalities with opposite gradients at most one has a multiplier.
 
     What both have in common presses on nothing, so no step would take it away; noise that is cut off at 0 lets it grow.
     """
-    if shape.gram.ndim < 2:  # diagonal: every multiplier moves by itself
-        return multipliers
-    size = xp.sqrt(diagonal(xp, shape.gram))
-    pair = inequality[:, None] & inequality & (shape.gram < (REDUNDANT - 1) * size[:, None] * size)
+    pairs, size = opposed
     pressure = size * multipliers
-    common = xp.max(xp.where(pair, xp.minimum(pressure[:, None], pressure), 0), axis=1)
-    return multipliers - common / xp.where(size > 0, size, 1)
+    common = xp.max(xp.where(pairs, xp.minimum(pressure[:, None], pressure), 0), axis=1)
+    return multipliers - common / size
 
 
 def violation(xp: Any, inequality: Any, multipliers: Any, constraints: Any) -> Any:
@@ -114,10 +120,10 @@ def believable(xp: Any, filter: Filter, innovation: Any) -> Any:
     return xp.minimum(innovation, 10 * (filter.error + filter.noise))
 
 
-def variance_of_mean(xp: Any, parts: Any) -> Any:
+def variance_of_mean(xp: Any, parts: Any, mean: Any = None) -> Any:
     """Of independent parts, entry by entry: sum (part - mean)^2 / (n (n - 1))."""
-    n = parts.shape[0]
-    return xp.sum((parts - xp.mean(parts, axis=0)) ** 2, axis=0) / (n * (n - 1))
+    n, mean = parts.shape[0], xp.mean(parts, axis=0) if mean is None else mean
+    return xp.sum((parts - mean) ** 2, axis=0) / (n * (n - 1))
 
 
 def is_real(xp: Any, length: Any, size: Any, eps: float) -> Any:
@@ -167,14 +173,12 @@ def next_scale(
     weight = diagonal(xp, shape.penalty)
     signal = xp.maximum(
         gain_of_step,
-        xp.vdot(left, times(xp, shape.penalty, left)) / (4 * xp.vdot(weight, error) + tiny),
+        left @ times(xp, shape.penalty, left) / (4 * (weight @ error) + tiny),
     )
     allowed = allowed_drift(xp, k, signal)
     drift, alpha, noise = of_gradient
     drifts, alphas, noises = of_constraints
-    too_long = (drift > allowed * alpha**2 * noise) | (
-        xp.vdot(weight, drifts) > allowed * xp.vdot(weight, alphas**2 * noises)
-    )
+    too_long = (drift > allowed * alpha**2 * noise) | (weight @ drifts > allowed * (weight @ (alphas**2 * noises)))
     return rescaled(xp, scale, too_long, rate)
 
 

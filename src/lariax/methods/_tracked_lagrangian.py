@@ -29,6 +29,7 @@ from lariax.formulas import (
     next_scale,
     noise_rate_at,
     often_at,
+    opposed,
     penalty_for,
     push,
     rate_at,
@@ -261,8 +262,8 @@ class TrackedLagrangian(AbstractMethod):
 
         # multipliers, bounded, and weights from the other samples
         multipliers = oracle.signed(s.multipliers + s.scale * rho * times(jnp, shape.dual, constraints))
-        if oracle.has_several_inequalities:
-            multipliers = relieved(jnp, oracle.inequality, shape, multipliers)
+        if oracle.has_several_inequalities and shape.gram.ndim == 2:
+            multipliers = relieved(jnp, opposed(jnp, oracle.inequality, shape), multipliers)
         bound = multiplier_bound(jnp, shape, multipliers, s.force, _tiny(oracle))
         each_weights = oracle.signed(bound * s.multipliers + jax.vmap(respond)(others))
         weights = jnp.mean(each_weights, axis=0)

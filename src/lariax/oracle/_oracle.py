@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, Key, PyTree
 
-from lariax.formulas import leave_one_out, repelled, signed
+from lariax.formulas import least_weights, leave_one_out, repelled
 from lariax.oracle._coordinates import Coordinates
 from lariax.problem import AbstractSource, Problem
 from lariax.prox import Zero
@@ -405,7 +405,7 @@ class Oracle(eqx.Module):
 
     def signed(self, multipliers: Float[Array, "*n m"]) -> Float[Array, "*n m"]:
         """No negative multiplier for an inequality: its slack takes up the rest."""
-        return signed(jnp, self.inequality, multipliers)
+        return jnp.maximum(multipliers, least_weights(jnp, self.inequality))
 
     def join(self, rows: Rows) -> Float[Array, " m"]:
         """Batch means as one residual vector."""

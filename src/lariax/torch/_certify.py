@@ -180,7 +180,8 @@ class _Bench:
             for piece in self.passes.whole(batch):
                 for i, (look, keep) in enumerate(self.passes.copies(self.closure, piece, len(sets))):
                     nothing = [torch.zeros_like(residual) for residual, _ in look.indexed]
-                    vector = self.passes.pull(look, sets[i], nothing, total, keep)
+                    weights = self.constraints.of_values(sets[i], total)
+                    vector = self.passes.pull(look, weights, nothing, total, keep)
                     gradients[i] += torch.cat([part.reshape(-1) for part in vector]).double().cpu().numpy()
                 objective += float(look.loss.detach().mean()) * look.size / total
                 residuals = residuals + look.residuals.double().sum(dim=0).cpu().numpy() / total

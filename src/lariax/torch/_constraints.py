@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar, Final, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -137,12 +138,6 @@ class Seen(NamedTuple):
     def without_graph(self) -> "Seen":
         return Seen(self.size, self.loss.detach(), self.residuals, [], self.indexed)
 
-    def mean_loss(self, rows: int) -> Tensor:
-        """This piece's part of the mean over `rows` rows."""
-        loss = self.loss.detach()
-        loss = loss if loss.ndim == 0 else loss.mean()
-        return loss if self.size == rows else loss * (self.size / rows)
-
 
 class Constraints:
     """The constraints of a problem; shapes are learned from the closure's first answer."""
@@ -162,6 +157,8 @@ class Constraints:
         self.blocks: list[Block] = []
         self.rows = 0
         self.inequality = self.random = torch.zeros(0, dtype=torch.bool, device=device)  # row by row
+        self.signs: Any = 1.0  # row by row, or of all,
+        self.signs_here: Any = 1.0  # on the host
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.bounds: dict[str, Tensor] = {}
         self._constants: dict[Any, Tensor] = {}
@@ -234,20 +231,30 @@ class Constraints:
             parts.append(block.constraint.sign * mean.reshape(-1).to(self.dtype))
         return torch.cat(parts)
 
+    def mean_loss(self, seen: Seen, rows: int) -> Tensor:
+        """The piece's part of the mean over `rows` rows."""
+        loss = seen.loss.detach()
+        if loss.ndim == 1 and loss.dtype is self.dtype:
+            return torch.dot(loss, self._of_loss(loss, 1 / rows))
+        loss = loss if loss.ndim == 0 else loss.mean()
+        return loss if seen.size == rows else loss * (seen.size / rows)
+
+    def of_values(self, weights: Any, total: float) -> Any:
+        """Weights of residuals as those of the closure's values in a mean over `total` rows; arrays or tensors."""
+        return weights * ((self.signs if isinstance(weights, Tensor) else self.signs_here) / total)
+
     def cotangents(self, seen: Seen, weights: Tensor, indexed: list[Tensor], total: float) -> tuple[Any, Any]:
         """(outputs, weights of their entries) for the gradient of  (sum of f + r . w over the piece's rows) / total.
 
-        `weights` has one row for all rows of the piece, or one for each.
+        `weights` has one row for all rows of the piece, or one for each: w `of_values`.
         """
-        share = seen.size / total
-        each = [self._of_loss(seen.loss, share if seen.loss.ndim == 0 else 1 / total)]
+        each = [self._of_loss(seen.loss, (seen.size if seen.loss.ndim == 0 else 1) / total)]
         for block, slope in zip(self.blocks, seen.slopes[: len(self.blocks)], strict=True):
             part = weights if block.size == weights.shape[-1] else weights[..., block.rows]
             if block.random:
-                part = part * (block.constraint.sign / total)
                 part = part if part.ndim == 2 else part.expand(seen.size, block.size)
             else:
-                part = (part if part.ndim == 1 else part.mean(dim=0)) * (block.constraint.sign * share)
+                part = part * seen.size if part.ndim == 1 else part.sum(dim=0)
             part = part if part.shape == slope.shape else part.reshape(slope.shape)
             each.append(part if part.dtype is slope.dtype else part.to(slope.dtype))
         for constraint, slope, own in zip(self.indexed.values(), seen.slopes[len(self.blocks) :], indexed, strict=True):
@@ -277,7 +284,7 @@ class Constraints:
     # --- inside
 
     def _parts(self, answer: Any) -> tuple[Tensor, Mapping[str, Any]]:
-        if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], Mapping)):
+        if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], (dict, Mapping))):
             found = f"a tuple of {len(answer)}" if isinstance(answer, tuple) else type(answer).__name__
             raise TypeError(f"the closure must return (loss, {{name: values, ...}}), found {found}.")
         loss, values = answer
@@ -368,3 +375,8 @@ class Constraints:
             torch.tensor([flag for block in self.blocks for flag in [of(block)] * block.size], device=self.device)
             for of in (lambda block: block.constraint.inequality, lambda block: block.random)
         )
+        if len({block.constraint.sign for block in self.blocks}) > 1:
+            signs = [block.constraint.sign for block in self.blocks for _ in range(block.size)]
+            self.signs, self.signs_here = torch.tensor(signs, dtype=self.dtype, device=self.device), np.array(signs)
+        else:
+            self.signs = self.signs_here = self.blocks[0].constraint.sign if self.blocks else 1.0

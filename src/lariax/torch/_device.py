@@ -31,16 +31,8 @@ def max(values: Tensor, axis: int) -> Tensor:
     return torch.amax(values, dim=axis)
 
 
-def concatenate(parts: list[Tensor], axis: int) -> Tensor:
-    return torch.cat(parts, dim=axis)
-
-
-def diag(matrix: Tensor) -> Tensor:
-    return matrix.reshape(-1)[:: matrix.shape[0] + 1]
-
-
 def sqrt(value: Any) -> Any:
     return value**0.5
 
 
-abs, vdot, where = torch.abs, torch.vdot, torch.where
+where = torch.where

@@ -4,22 +4,25 @@ from typing import Any
 
 import numpy as np
 
+is_compiled = False
+_NUMBER, _TRUTH = (float, int), (bool, np.bool_)
+
 
 def minimum(a: Any, b: Any) -> Any:
     """As NumPy's: what is not a number stays so."""
-    if isinstance(a, float | int) and isinstance(b, float | int):
+    if isinstance(a, _NUMBER) and isinstance(b, _NUMBER):
         return a if a < b or a != a else b
     return np.minimum(a, b)
 
 
 def maximum(a: Any, b: Any) -> Any:
-    if isinstance(a, float | int) and isinstance(b, float | int):
+    if isinstance(a, _NUMBER) and isinstance(b, _NUMBER):
         return a if a > b or a != a else b
     return np.maximum(a, b)
 
 
 def where(condition: Any, a: Any, b: Any) -> Any:
-    if isinstance(condition, bool | np.bool_):
+    if isinstance(condition, _TRUTH):
         return a if condition else b
     return np.where(condition, a, b)
 
@@ -40,4 +43,4 @@ def max(values: np.ndarray, axis: int) -> Any:
     return np.maximum.reduce(values, axis)
 
 
-abs, concatenate, sqrt, vdot = np.abs, np.concatenate, np.sqrt, np.vdot
+sqrt = np.sqrt

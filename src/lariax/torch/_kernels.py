@@ -11,11 +11,12 @@ from torch import Tensor
 from lariax.formulas import storm
 
 Tensors = list[Tensor]
+_NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
 
 
 def sent(numbers: np.ndarray, device: torch.device, dtype: torch.dtype = torch.float64) -> Tensor:
     """Numbers of the host, on the device; on the way while host and device go on."""
-    here = torch.from_numpy(numbers).to(dtype)
+    here = torch.from_numpy(numbers.astype(_NUMPY[dtype], copy=False))
     return here if device.type == "cpu" else here.pin_memory().to(device, non_blocking=True)
 
 
@@ -62,13 +63,19 @@ def advance(update: Update) -> None:
         old.copy_(value)
 
 
+def follow(estimate: Tensors, fresh: Tensors, stale: Tensors, momentum: float) -> None:
+    """g <- storm(fresh, stale, g), in place."""
+    for g, now, then in zip(estimate, fresh, stale, strict=True):
+        torch.add(now, g.sub_(then), alpha=1 - momentum, out=g)
+
+
 def update_on(device: torch.device) -> Callable[[Update], None]:
     """`advance`, as one pass over memory where that can be had."""
     own = own_kernels(device)
     return advance if own is None else own.advance
 
 
-def sums_on(device: torch.device) -> Callable[[Tensors, Tensors, Tensors | None], Tensor]:
+def sums_on(device: torch.device) -> Callable[[Tensors, Tensors, Tensors | None], Tensors]:
     """`sums`, likewise."""
     own = own_kernels(device)
     return sums if own is None else own.sums
@@ -84,12 +91,12 @@ def own_kernels(device: torch.device) -> Any:
     return None
 
 
-def sums(a: Tensors, b: Tensors, scaling: Tensors | None) -> Tensor:
+def sums(a: Tensors, b: Tensors, scaling: Tensors | None) -> Tensors:
     """||a||^2, ||a - b||^2 and ||b||^2, all with `scaling`, in one read of both."""
     if scaling is not None:
         a, b = ([x * s for x, s in zip(vector, scaling, strict=True)] for vector in (a, b))
-    each = [torch.stack([square(x), square(x - y), square(y)]) for x, y in zip(a, b, strict=True)]
-    return each[0] if len(each) == 1 else torch.stack(each).sum(dim=0)
+    each = [(square(x), square(x - y), square(y)) for x, y in zip(a, b, strict=True)]
+    return list(each[0]) if len(each) == 1 else [torch.stack(kind).sum() for kind in zip(*each, strict=True)]
 
 
 def square(x: Tensor) -> Tensor:

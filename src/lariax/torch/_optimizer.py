@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lariax.formulas import storm
 from lariax.torch import _kernels
 from lariax.torch._constraints import AbstractConstraint, Constraints
 from lariax.torch._passes import Closure, Passes, Space, Vector
@@ -106,7 +105,6 @@ class AbstractConstrained(torch.optim.Optimizer):
             self.exact = {i: params[i].detach().to(self.space.dtype) for i in self.low}
         return [self.exact.get(i, p) for i, p in enumerate(params)] if self.exact else params
 
-    @torch.no_grad()
     def advance(
         self,
         estimate: Vector,
@@ -127,8 +125,7 @@ class AbstractConstrained(torch.optim.Optimizer):
             self._fused(fresh, stale, estimate, scaling, self.sure, [momentum, *2 * self._steps(step_size)])
         else:
             if fresh is not None and stale is not None:
-                new = [storm(*each, momentum) for each in zip(fresh, stale, estimate, strict=True)]
-                torch._foreach_copy_(estimate, new)
+                _kernels.follow(estimate, fresh, stale, momentum)
             torch._foreach_copy_(self.previous, params)
             self._shift(targets, estimate, self._steps(step_size), scaling)
         self._finish(targets, step_size, scaling)

@@ -163,7 +163,7 @@ class QuadraticPenalty(AbstractConstrained):
         residuals = rows + slacks
         mean = self.constraints.mean(rows) + slacks
         weights = torch.add(multipliers, self._partners(residuals), alpha=penalty)
-        own = weights[passes.own(total)] if passes.processes > 1 else weights
+        own = self.constraints.of_values(weights[passes.own(total)] if passes.processes > 1 else weights, total)
         parts: list[Vector] = []
         losses, indexed, at = [], [], 0
         for i, piece in enumerate(pieces):
@@ -171,7 +171,7 @@ class QuadraticPenalty(AbstractConstrained):
             extra = self.indexed_weights(seen.indexed, penalty, which)
             parts.append(passes.pull(seen, own if graphs else own[at : at + seen.size], extra, total))
             parts = [weighted(parts, [1.0, 1.0])] if len(parts) == 2 else parts
-            losses.append(seen.mean_loss(local.shape[0]))
+            losses.append(self.constraints.mean_loss(seen, local.shape[0]))
             indexed.append(seen.indexed)
             at += seen.size
         mean_loss = passes.mean(sum(losses[1:], losses[0]))

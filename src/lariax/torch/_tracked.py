@@ -6,6 +6,7 @@ and turned over by the formulas that the core uses.
 
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,6 @@ from lariax.formulas import (
     push,
     rate_at,
     remembered,
-    storm,
     updated,
     variance_of_mean,
     violation,
@@ -41,7 +41,20 @@ from lariax.torch._constraints import AbstractConstraint, Seen
 from lariax.torch._optimizer import AbstractConstrained
 from lariax.torch._passes import Closure, Cut, Vector, minus, weighted
 from lariax.torch._survey import Survey
-from lariax.torch._tuned import Arriving, Choice, Groups, Looked, Rules, Sent, Tuned, rows_times, sum_of_squares
+from lariax.torch._tuned import (
+    Arriving,
+    Choice,
+    Groups,
+    Looked,
+    Moved,
+    Rules,
+    Sent,
+    Spread,
+    Tuned,
+    UnderWay,
+    rows_times,
+    sum_of_squares,
+)
 
 START_ROWS = 16  # rows that the start wants to see
 REFRESH_ROWS = 64  # rows that a refresh looks back on
@@ -102,15 +115,15 @@ class TrackedLagrangian(AbstractConstrained):
         self.rules = Rules(step_size, penalty, gain_exponent, population, bool(self.indexed), self.space.dtype)
         self.near = self.rules  # for the rows of a batch,
         self.weigh = self.rules.values  # of which this is compiled where they are on a GPU
-        self.shape_there: tuple[Shape | None, Any] = (None, None)
+        self.shape_there: tuple[Shape | None, Any, Any] = (None, None, None)
         self.one_backward = one_backward
         self.estimate: Vector = []
         self.metric: Vector | None = None  # squares of it multiply steps
-        self.tuned: Tuned | None = None
+        self.known: Tuned | None = None
+        self.under_way: UnderWay | None = None
         self.recent: list[Any] = []  # batches that the start or the next refresh will look at
         self.start = self.window = self.next_refresh = 0
-        self.lengths = (0.0, 0.0)  # eta and rho of the last move
-        self.reach = 0.0  # dx = -reach * estimate in it; 0: not so, for sets, groups or low precision
+        self.moved = Moved(0.0, 0.0, 0.0)
         self.indexed_penalty = (0.0, 0.0)  # for the estimate, and to come
         self.rows = 0  # in a batch, over all processes
         self.indexed_size = 1.0
@@ -120,102 +133,111 @@ class TrackedLagrangian(AbstractConstrained):
     @torch.no_grad()
     @np.errstate(all="ignore")  # a step that is not finite is taken back
     def step(self, closure: Closure, batch: Any) -> Tensor:  # type: ignore[override]
-        if self.tuned is None:
+        if self.known is None:
             return self._collect(closure, batch)
-        k, s = self.calls + 1 - self.start, self.tuned
+        k = self.calls + 1 - self.start
         refresh = k == self.next_refresh
         if k % interval_at(_host, k):
-            seen = self._look(closure, self.passes.cut(batch, 1), k, s, measuring=False)
+            seen = self._look(closure, self.passes.cut(batch, 1), k, measuring=False)
         else:
             cut = self.passes.cut(batch, 2)
-            seen = self.passes.insist(lambda: self._look(closure, cut, k, s, measuring=True))
-        back = s._replace(scale=max(s.scale / 4, 1e-8), backed_off=s.backed_off + 1)
-        loss, under_way = self._loss(seen.present), not (refresh or self.space.flat or any(self.proximals))
-        sound = self._launched(s, seen, back) if under_way else bool(self._good(s, seen))
-        self.tuned = seen.new if sound else back
-        if sound:
-            self._move_indexed(seen.present, s)
+            seen = self.passes.insist(lambda: self._look(closure, cut, k, measuring=True))
+        loss, limit = self._loss(seen.present), self._limit(seen)
         self.calls += 1
         if k > self.next_refresh - self.window:
             self.recent.append(batch)
-        if not under_way:
-            self._settle(closure, seen, sound, refresh)
+        if refresh or self.space.flat or self.indexed or any(self.proximals):
+            self._settle(closure, seen, seen.now_square.item() <= limit, refresh)
+        else:
+            self._launch(seen, seen.now_square <= limit)
         return loss
+
+    @property
+    def tuned(self) -> Tuned | None:
+        """The state; where a step is under way, after it."""
+        if self.under_way is not None:
+            (sound,), outcomes = self.under_way.sound.numbers(), self.under_way.outcomes
+            self.known, self.moved = outcomes[0 if sound else 1]
+            self.under_way = None
+        return self.known
 
     def _settle(self, closure: Closure, seen: Looked, sound: bool, refresh: bool) -> None:
         """The refresh and the move that follow; or the step back, and a shorter one from there."""
         fresh, stale, momentum = (seen.now, seen.before, seen.alpha) if sound else (None, None, 1.0)
-        if not sound:
+        self.known = seen.new if sound else seen.old.backed()
+        if sound:
+            self._move_indexed(seen.present, seen.old)
+        else:
             torch._foreach_copy_(self.space.params, self.previous)
             self.exact = {}
         if refresh and fresh is not None and stale is not None:
-            new = [storm(*each, momentum) for each in zip(fresh, stale, self.estimate, strict=True)]
-            torch._foreach_copy_(self.estimate, new)
+            _kernels.follow(self.estimate, fresh, stale, momentum)
             fresh = stale = None
         try:
-            if refresh and self.tuned is not None:
-                self.tuned = self._soundly_refreshed(closure, self.tuned)
+            if refresh:
+                self.known = self._soundly_refreshed(closure, self.known)
         finally:  # whatever happens in the closure, estimate and parameters go together
             if refresh:
                 k = self.calls - self.start
                 self.recent, self.next_refresh = [], int(next_refresh(np, k, self.start, self.window))
             self._move(fresh, stale, momentum)
 
-    def _look(self, closure: Closure, cut: Cut, k: int, s: Tuned, measuring: bool) -> Looked:
+    def _look(self, closure: Closure, cut: Cut, k: int, measuring: bool) -> Looked:
         """A batch at both points, and the state that follows from it. On a GPU numbers travel, and the host turns them
         over, while passes are under way; none waits for it."""
-        alpha = self.rules.gain(s.of_constraints, k)
         hold, both = not cut.streamed, measuring or not self.one_backward
         random = self.passes.random_state()
         with self.passes.at(self.previous):
             looks = [self.passes.call(closure, piece, graph=both) for piece in cut.pieces] if hold or not both else []
-            there, gains, rho = self._near_rows(s, alpha)  # sent while the device is at work
-            weights, before = self._sent(there.weights), None
+            s = self.tuned  # known, and sent, while the device is at work
+            assert s is not None
+            alpha = self.rules.gain(s.of_constraints, k)
+            there = self._near_rows(s, alpha)
+            weights, before = self._cotangent(there.weights, cut), None
             if both:
-                old: list[Choice] = [lambda i, look: (weights, self._indexed(look, 0))]
-                (before,), looks = self._backward(closure, cut, old, looks or None)
+                (before,), looks = self._backward(closure, cut, [self._alike(weights, 0)], looks or None)
         self.passes.set_random_state(random)
         hold = hold and not (measuring and self.passes.single_use)
         graphs = [self.passes.call(closure, piece) for piece in cut.pieces] if hold else None
         rows = self._gathered(graphs) if graphs else self.passes.rows(closure, cut.pieces)
         c0, c1 = self.near.rows(self._gathered(looks)), self.near.rows(rows)
-        values = self.weigh(there, c0, c1, gains, rho)
-        arriving = Arriving(*values[:4])
-        early = None if before is None or self.one_backward else Arriving(self._sums(before.mean))
+        values = self.weigh(there, c0, c1)
+        arriving = Arriving(*values[:3], *values.spread)
+        early = None if before is None or self.one_backward else Arriving(*self._sums(before.mean))
 
-        own, whole = self._sent(values.each_weights[self.passes.own(cut.total)]), len(cut.pieces) == 1
+        own, whole = self._cotangent(values.each_weights[self.passes.own(cut.total)], cut), len(cut.pieces) == 1
         sets: list[Choice] = [lambda i, look: (own if whole else own[cut.pieces[i].rows], self._indexed(look, 1))]
         if measuring:
-            follow, moved = (self._sent(w) for w in self.near.following(there, c0, c1, rho))
+            follow, moved = (self._cotangent(w, cut) for w in self.near.following(there, c0, c1))
             sets += [
                 lambda i, look: (weights, self._indexed(looks[i], 0)),
-                lambda i, look: (follow, self._indexed(look, 1)),
-                lambda i, look: (moved, self._indexed(look, 1)),
+                self._alike(follow, 1),
+                self._alike(moved, 1),
             ]
         (now, *others), present = self._backward(closure, cut, sets, graphs)
         size, told = self._square(now.mean), None
         if early is None:
-            early = Arriving(self._sums(now.mean))
+            early = Arriving(*self._sums(now.mean))
         if measuring and before is not None:
-            (told,) = Arriving(self._answers(others, before, now, cut.shares)).numbers()
-        (sizes,) = early.numbers()
+            told = Arriving(*self._answers(others, before, now, cut.shares)).numbers()
+        sizes = early.numbers()
         new, momentum = self._turned(s, k, alpha, arriving.numbers(), sizes, told)
         stale = now.mean if before is None or self.one_backward else before.mean
-        return Looked(new, momentum, now.mean, stale, size, sizes[0], present)
+        return Looked(s, new, momentum, now.mean, stale, size, sizes[0], present)
 
     def _turned(
         self,
         s: Tuned,
         k: int,
         alpha_u: Any,
-        values: list[np.ndarray],
-        sizes: np.ndarray,
-        told: np.ndarray | None,
+        values: list[Any],
+        sizes: list[Any],
+        told: list[Any] | None,
     ) -> tuple[Tuned, float]:
         """The next state, and the momentum of the gradient."""
         rules, rate = self.rules, rate_at(_host, k)
-        constraints, multipliers, weights, spread = values
-        of_constraints = rules.of_constraints(s, spread, alpha_u, rate)
+        constraints, multipliers, weights, *spread = values
+        of_constraints = rules.of_constraints(s, Spread(*spread), alpha_u, rate)
         size, off, moved = sizes
         alpha, scale = rules.gain(s.of_gradient, k), s.scale
         if self.one_backward:
@@ -237,7 +259,7 @@ class TrackedLagrangian(AbstractConstrained):
             rate,
             s.shape,
             left=violation(_host, rules.inequality, s.multipliers, s.constraints),
-            gain_of_step=moved * (self.reach**2 or 1.0) / (self.lengths[0] ** 2 * s.of_gradient.error + rules.tiny),
+            gain_of_step=moved * (self.moved.reach**2 or 1.0) / (self.moved.eta**2 * s.of_gradient.error + rules.tiny),
             error=s.of_constraints.error,
             of_gradient=(drift, alpha, noise),
             of_constraints=(of_constraints.drift, alpha_u, of_constraints.noise),
@@ -255,25 +277,22 @@ class TrackedLagrangian(AbstractConstrained):
             scale=scale,
         ), alpha
 
-    def _good(self, s: Tuned, seen: Looked) -> Tensor:
-        """Whether the gradient is finite and has not grown beyond reason in one step."""
-        new = seen.new
+    def _limit(self, seen: Looked) -> float:
+        """What ||gradient||^2 may be, not to have grown beyond reason in one step; -1 where numbers are not finite."""
+        s, new = seen.old, seen.new
         swing = push(_host, s.shape, new.weights - s.weights)  # what new weights alone may change
         limit = 10 * (np.sqrt(seen.before_square) + np.sqrt(s.of_gradient.noise) + swing)
         known = _host.sum(new.constraints) + new.of_gradient.noise + new.of_gradient.drift + new.curvature.largest
-        return torch.sqrt(seen.now_square) <= (float(limit) if np.isfinite(limit + known) else -1.0)
+        return float(limit**2) if np.isfinite(limit + known) else -1.0
 
-    def _launched(self, s: Tuned, seen: Looked, back: Tuned) -> bool:
-        """The update, under way on the device before the host knows whether the step is good."""
-        good = self._good(s, seen)
-        arriving = Arriving(good)
-        lengths = [self.rules.lengths(tuned) for tuned in (seen.new, back)]
-        steps = [step for eta, _ in lengths for step in self._steps(eta)]
+    def _launch(self, seen: Looked, good: Tensor) -> None:
+        """The update, under way on the device before the host knows whether the step was good."""
+        sound = Arriving(good)
+        outcomes = [(tuned, self._moving(tuned)) for tuned in (seen.new, seen.old.backed())]
+        steps = [step for _, moved in outcomes for step in self._steps(moved.eta)]
         self._fused(seen.now, seen.before, self.estimate, self._scaling(), good, [seen.alpha, *steps])
         self._finish(self.targets, 0.0, None)
-        sound = bool(arriving.numbers()[0])
-        self._note(lengths[0] if sound else lengths[1])
-        return sound
+        self.under_way = UnderWay(sound, outcomes)
 
     # --- looking
 
@@ -281,15 +300,20 @@ class TrackedLagrangian(AbstractConstrained):
         self, closure: Closure, cut: Cut, sets: list[Choice], graphs: list[Seen] | None
     ) -> tuple[list[Groups], list[Seen]]:
         """Gradients of the Lagrangian for several sets of weights, group by group; and what was seen."""
+        if graphs and len(graphs) == len(sets) == len(cut.shares) == 1:  # most calls, and quicker
+            weights, indexed = sets[0](0, graphs[0])
+            whole = self.passes.total(self.passes.pull(graphs[0], weights, indexed, cut.total))
+            return [Groups([whole], whole)], [graphs[0].without_graph()]
         looks = []
         sums: list[list[list[Vector]]] = [[[] for _ in cut.shares] for _ in sets]
         for i, piece in enumerate(cut.pieces):
-            total = cut.shares[piece.group] * cut.total
+            share = cut.shares[piece.group]
             copies = self.passes.copies(closure, piece, len(sets), graphs[i] if graphs else None)
             for of_set, choose, (look, keep) in zip(sums, sets, copies, strict=True):
                 weights, indexed = choose(i, look)
                 parts = of_set[piece.group]
-                parts.append(self.passes.pull(look, weights, indexed, total, keep))
+                weights = weights if share == 1 else weights / share
+                parts.append(self.passes.pull(look, weights, indexed, share * cut.total, keep))
                 if len(parts) == 2:
                     parts[:] = [weighted(parts, [1.0, 1.0])]
             looks.append(look.without_graph())
@@ -305,38 +329,45 @@ class TrackedLagrangian(AbstractConstrained):
 
     def _loss(self, looks: list[Seen]) -> Tensor:
         local = sum(look.size for look in looks)
-        first, *rest = [look.mean_loss(local) for look in looks]
+        first, *rest = [self.constraints.mean_loss(look, local) for look in looks]
         return self.passes.mean(sum(rest, first))
+
+    def _cotangent(self, weights: np.ndarray | Tensor, cut: Cut) -> Tensor:
+        """What `_backward` wants, from weights of residuals."""
+        return self._sent(self.constraints.of_values(weights, cut.total))
 
     def _sent(self, weights: np.ndarray | Tensor) -> Tensor:
         if isinstance(weights, Tensor):
             return weights.to(self.space.dtype)
         return _kernels.sent(weights, self.constraints.device, self.space.dtype)
 
-    def _near_rows(self, s: Tuned, alpha: np.ndarray) -> tuple[Tuned | Sent, Any, Any]:
-        """Of the state what rows are turned over with, the gains of the values, and rho: all where the rows are."""
-        if self.near is self.rules:
-            return s, alpha, self.lengths[1]
-        device = self.constraints.device
-        rows = np.stack([s.constraints, s.multipliers, s.weights, alpha])
-        numbers = _kernels.sent(np.append(rows, [s.scale, s.force, self.lengths[1]]), device)
-        (constraints, multipliers, weights, gains), (scale, force, rho) = numbers[:-3].view(4, -1), numbers[-3:]
+    def _near_rows(self, s: Tuned, gains: np.ndarray) -> Sent:
+        """What rows are turned over with, where they are."""
+        here, send = self.near is self.rules, partial(_kernels.sent, device=self.constraints.device)
         if self.shape_there[0] is not s.shape:  # it changes rarely
-            matrices = {name: _kernels.sent(getattr(s.shape, name), device) for name in ("penalty", "dual", "gram")}
-            self.shape_there = s.shape, s.shape._replace(**matrices)
-        return Sent(constraints, multipliers, weights, scale, force, self.shape_there[1]), gains, rho
+            shape, opposed = s.shape, self.rules.opposed(s.shape)
+            if not here:
+                shape = shape._replace(penalty=send(shape.penalty), dual=send(shape.dual), gram=send(shape.gram))
+                opposed = opposed and (send(opposed[0]) > 0, send(opposed[1]))
+            self.shape_there = s.shape, shape, opposed
+        vectors: Any = s.constraints, s.multipliers, s.weights, gains
+        numbers: Any = s.scale, s.force, self.moved.rho
+        if not here:
+            sent = send(np.append(np.stack(vectors), numbers))
+            vectors, numbers = sent[:-3].view(4, -1), sent[-3:]
+        return Sent._make((*vectors, *numbers, *self.shape_there[1:]))
 
     # --- the numbers
 
-    def _sums(self, gradient: Vector) -> Tensor:
+    def _sums(self, gradient: Vector) -> list[Tensor]:
         """||gradient||^2, its distance to the estimate squared, ||dx||^2 or ||dx / reach||^2."""
         found = _kernels.sums_on(self.constraints.device)(gradient, self.estimate, self.metric)
-        return found if self.reach else torch.cat([found[:2], self._length(self._dx())[None]])
+        return found if self.moved.reach else [*found[:2], self._length(self._dx())]
 
     def _dx(self) -> Vector:
         return minus(self.space.point(), self.space.pack(self.previous))
 
-    def _answers(self, others: list[Groups], before: Groups, now: Groups, shares: list[float]) -> Tensor:
+    def _answers(self, others: list[Groups], before: Groups, now: Groups, shares: list[float]) -> list[Tensor]:
         """Noise of the gradient, ||dx||^2, ||x||^2, and how the gradient answers to the step: with fixed weights, with
         weights that follow, and with multipliers that move on."""
         fixed, follow, whole = others
@@ -348,9 +379,7 @@ class TrackedLagrangian(AbstractConstrained):
             noise, drift = self._spread(before.each, shares), self._spread(moves, shares)
         along = torch.stack([torch.sum(a * b) for a, b in zip(dx, at_follow, strict=True)]).sum()
         size = self._length(self.space.pack(self.previous))
-        return torch.stack(
-            [noise, self._length(dx), size, self._square(at_fixed), along, self._square(at_follow), drift]
-        )
+        return [noise, self._length(dx), size, self._square(at_fixed), along, self._square(at_follow), drift]
 
     def _square(self, vector: Vector) -> Tensor:
         """||gradient||^2, in the coordinates of the metric."""
@@ -371,18 +400,23 @@ class TrackedLagrangian(AbstractConstrained):
     # --- moving
 
     def _move(self, fresh: Vector | None, stale: Vector | None, momentum: float) -> None:
-        assert self.tuned is not None
-        self._note(self.rules.lengths(self.tuned))
-        self.advance(self.estimate, fresh, stale, momentum, self.lengths[0], self._scaling())
+        assert self.known is not None
+        self.moved = self._moving(self.known)
+        self.advance(self.estimate, fresh, stale, momentum, self.moved.eta, self._scaling())
 
-    def _note(self, lengths: tuple[float, float]) -> None:
-        """How far the move goes."""
+    def _moving(self, s: Tuned) -> Moved:
+        """How far the next move goes."""
+        eta, rho = self.rules.lengths(s)
         rates = {group["lr"] for group in self.param_groups}
         free = len(rates) == 1 and not self.low and not any(self.proximals)
-        self.lengths, self.reach = lengths, lengths[0] * rates.pop() if free else 0.0
+        return Moved(eta, rho, eta * rates.pop() if free else 0.0)
 
     def _scaling(self) -> Vector | None:
         return None if self.metric is None else [m**2 for m in self.metric]
+
+    def _alike(self, weights: Tensor, which: int) -> Choice:
+        """The same weights for all rows."""
+        return lambda i, look: (weights, self._indexed(look, which))
 
     def _indexed(self, look: Seen, which: int) -> list[Tensor]:
         return self.indexed_weights(look.indexed, self.indexed_penalty[which], which) if self.indexed else []
@@ -405,7 +439,7 @@ class TrackedLagrangian(AbstractConstrained):
         self.recent = [*self.recent[: self.calls], batch]
         if self.calls + 1 == self.start:
             first = self.passes.cut(self.recent[0])
-            self.tuned, loss = self.passes.insist(lambda: self._started(closure, first))
+            self.known, loss = self.passes.insist(lambda: self._started(closure, first))
             self.next_refresh = int(next_refresh(np, 0, self.start, self.window))
             self.recent = self.recent[len(self.recent) - max(self.window - self.next_refresh, 0) :]
             self._move(None, None, 1.0)
@@ -443,7 +477,7 @@ class TrackedLagrangian(AbstractConstrained):
 
         constraints = np.mean(rows, axis=0)
         each = self.rules.signed(largest * rows_times(shape.penalty, self.rules.others(rows)))
-        own = self._sent(each[passes.own(cut.total)])
+        own = self._cotangent(each[passes.own(cut.total)], cut)
         self.indexed_penalty = (largest / self.indexed_size,) * 2
         sets: list[Choice] = [lambda i, look: (own[cut.pieces[i].rows], self._indexed(look, 1))]
         (first,), looks = self._backward(closure, cut, sets, None)
@@ -511,11 +545,11 @@ class TrackedLagrangian(AbstractConstrained):
     def _remeasured(self, closure: Closure, s: Tuned, before: Vector) -> Tuned:
         """Adam's scaling, as in the core: an ordinary step in coordinates x / metric with metric^2 = 1 / rms. What is
         kept in those coordinates is carried over; the estimate is kept in those of x."""
-        weights, squares, count = self._sent(s.weights), self.space.zeros(), 0
-        sets: list[Choice] = [lambda i, look: (weights, self._indexed(look, 1))]
+        squares, count = self.space.zeros(), 0
         with self.passes.undisturbed():
-            for batch in self.recent:
-                for group in self._backward(closure, self.passes.cut(batch), sets, None)[0][0].each:
+            for cut in map(self.passes.cut, self.recent):
+                weights = self._cotangent(s.weights, cut)
+                for group in self._backward(closure, cut, [self._alike(weights, 1)], None)[0][0].each:
                     torch._foreach_addcmul_(squares, group, group)
                     count += 1
         rms = [torch.sqrt(total / count) for total in squares]
@@ -554,8 +588,8 @@ class TrackedLagrangian(AbstractConstrained):
             return {}
         s = self.tuned
         return {
-            "step_size": self.lengths[0],
-            "penalty": self.lengths[1],
+            "step_size": self.moved.eta,
+            "penalty": self.moved.rho,
             "gain": float(self.rules.gain(s.of_gradient, float(self.calls - self.start))),
             "curvature": float(s.curvature.largest),
             "scale": float(s.scale),
@@ -570,13 +604,14 @@ class TrackedLagrangian(AbstractConstrained):
         return {} if self.tuned is None else self.constraints.values_by_name(self._sent(self.tuned.constraints))
 
     def _export(self) -> dict[str, Any]:
+        s = self.tuned
         return {
             "estimate": [part.clone() for part in self.estimate],
             "metric": self.metric,
-            "tuned": None if self.tuned is None else self.tuned.leaves(),
+            "tuned": s and s.leaves(),
             "recent": list(self.recent),
             "rhythm": [self.rows, self.start, self.window, self.next_refresh],
-            "lengths": [*self.lengths, self.reach],
+            "moved": list(self.moved),
             "indexed_penalty": [float(number) for number in (*self.indexed_penalty, self.indexed_size)],
         }
 
@@ -586,10 +621,9 @@ class TrackedLagrangian(AbstractConstrained):
         self.metric = None if saved["metric"] is None else [part.to(device) for part in saved["metric"]]
         self.recent = list(saved["recent"])
         self.rows, self.start, self.window, self.next_refresh = saved["rhythm"]
-        *lengths, self.reach = saved["lengths"]
-        self.lengths = tuple(lengths)
+        self.moved = Moved(*saved["moved"])
         *penalties, self.indexed_size = saved["indexed_penalty"]
         self.indexed_penalty = tuple(penalties)
-        self.tuned = None if saved["tuned"] is None else Tuned.of(saved["tuned"])
-        if self.tuned is not None:
+        self.known, self.under_way = saved["tuned"] and Tuned.of(saved["tuned"]), None
+        if self.known is not None:
             self._lay_out()

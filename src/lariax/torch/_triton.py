@@ -71,7 +71,7 @@ def _sums_program(a, b, out, first, size, rounds: tl.constexpr, block: tl.conste
 _compiled_sums = torch.compile(_kernels.sums, dynamic=False)  # another program for each pattern of arguments
 
 
-def sums(a: list[Tensor], b: list[Tensor], scaling: list[Tensor] | None) -> Tensor:
+def sums(a: list[Tensor], b: list[Tensor], scaling: list[Tensor] | None) -> list[Tensor]:
     """What `_kernels.sums` does."""
     if scaling is not None or not all(_in_one_order(pair) for pair in zip(a, b, strict=True)):
         return _compiled_sums(a, b, scaling)
@@ -80,7 +80,7 @@ def sums(a: list[Tensor], b: list[Tensor], scaling: list[Tensor] | None) -> Tens
     for x, y, count in zip(a, b, counts, strict=True):
         _sums_program[(count,)](x, y, parts, first, x.numel(), ROUNDS, BLOCK)
         first += count
-    return parts.sum(dim=0)
+    return list(parts.sum(dim=0).unbind())
 
 
 def _in_one_order(tensors: tuple[Tensor, ...]) -> bool:

@@ -17,20 +17,21 @@ from lariax.formulas import (
     changed,
     gain,
     lagged,
+    least_weights,
     leave_one_out,
     multiplier_bound,
+    opposed,
     penalty_for,
     push,
     relieved,
     repelled,
-    signed,
     step_for,
     storm,
     times,
     updated,
     variance_of_mean,
 )
-from lariax.torch import _device, _host
+from lariax.torch import _device, _host, _kernels
 from lariax.torch._constraints import Seen
 from lariax.torch._passes import Vector
 
@@ -48,6 +49,10 @@ class Tuned(NamedTuple):
     force: Any
     shape: Shape
     backed_off: float = 0.0
+
+    def backed(self) -> "Tuned":
+        """After a step that was taken back: the next one is shorter."""
+        return self._replace(scale=max(self.scale / 4, 1e-8), backed_off=self.backed_off + 1)
 
     def is_finite(self) -> bool:
         return all(np.isfinite(leaf).all() for leaf in tree_leaves(self))
@@ -68,14 +73,25 @@ _TEMPLATE = Tuned(0, 0, 0, _FILTER, _FILTER, _CURVATURE, 0, 0, Shape(0, 0, 0, 0,
 
 
 class Sent(NamedTuple):
-    """Of the state what rows are turned over with, where they are."""
+    """Of the state what rows are turned over with, where they are; and what else goes with them."""
 
-    constraints: Tensor
-    multipliers: Tensor
-    weights: Tensor
-    scale: Tensor
-    force: Tensor
-    shape: Any
+    constraints: Any
+    multipliers: Any
+    weights: Any
+    gains: Any  # of the values
+    scale: Any
+    force: Any
+    rho: Any
+    shape: Shape
+    opposed: tuple[Any, Any] | None  # inequalities with opposite gradients, where there are any
+
+
+class Spread(NamedTuple):
+    """What a batch says about its constraint values, row by row."""
+
+    mean: Any  # of the values at the previous point,
+    noise: Any  # the variance of this mean,
+    drift: Any  # and that of the mean difference
 
 
 class Values(NamedTuple):
@@ -84,13 +100,22 @@ class Values(NamedTuple):
     constraints: Any
     multipliers: Any
     weights: Any
-    spread: Any  # mean of the old values, variance of that mean, and that of the mean difference: one after the other
+    spread: Spread
     each_weights: Any  # row by row
+
+
+class Moved(NamedTuple):
+    """How far a move went."""
+
+    eta: float
+    rho: float
+    reach: float  # dx = -reach * estimate in it; 0: not so, for sets, groups or low precision
 
 
 class Looked(NamedTuple):
     """What one call saw of a batch."""
 
+    old: Tuned
     new: Tuned
     alpha: Any
     now: Vector  # gradients
@@ -113,10 +138,17 @@ class Arriving:
 
     def numbers(self) -> list[np.ndarray]:
         if self.joined is None:
-            return [each.numpy().astype(np.float64) if isinstance(each, Tensor) else each for each in self.arrays]
+            return [_number(each) if isinstance(each, Tensor) else each for each in self.arrays]
         self.arrival.synchronize()
-        parts = self.joined.split([each.numel() for each in self.arrays])
-        return [part.numpy().reshape(each.shape) for part, each in zip(parts, self.arrays, strict=True)]
+        parts = np.split(self.joined.numpy(), np.cumsum([each.numel() for each in self.arrays[:-1]]))
+        return [part if each.ndim else part[0] for part, each in zip(parts, self.arrays, strict=True)]
+
+
+class UnderWay(NamedTuple):
+    """A step of which the host does not know yet whether it was sound, with the states and moves if so and if not."""
+
+    sound: Arriving
+    outcomes: list[tuple[Tuned, Moved]]
 
 
 class Groups(NamedTuple):
@@ -127,7 +159,8 @@ class Groups(NamedTuple):
 
 
 Choice = Callable[[int, Seen], tuple[Tensor, list[Tensor]]]
-"""(number of a piece, what was seen of it) -> weights of its rows and of its indexed constraints."""
+"""(number of a piece, what was seen of it) -> weights of its values in the whole batch's mean, and of its indexed
+constraints."""
 
 
 @dataclass
@@ -143,6 +176,7 @@ class Rules:
     xp: Any = _host  # the library whose arrays are turned over
     inequality: Any = None  # row by row, known after the first look
     random: Any = None
+    least: Any = None  # weight of each
     several_inequalities: bool = False
 
     def __post_init__(self) -> None:
@@ -154,9 +188,12 @@ class Rules:
         comes after has to wait for the host."""
         self.inequality, self.random = inequality.cpu().numpy(), random.cpu().numpy()
         self.several_inequalities = int(self.inequality.sum()) > 1
-        return (
-            self if inequality.device.type == "cpu" else replace(self, xp=_device, inequality=inequality, random=random)
-        )
+        self.least = least_weights(np, self.inequality)
+        return self if inequality.device.type == "cpu" else self.on_a_device(inequality, random)
+
+    def on_a_device(self, inequality: Tensor, random: Tensor) -> "Rules":
+        least = least_weights(torch, inequality)
+        return replace(self, xp=_device, inequality=inequality, random=random, least=least)
 
     def gain(self, filter: Filter, k: float) -> Any:
         if self.gain_exponent is None:
@@ -175,7 +212,7 @@ class Rules:
         return float(eta if self.step_size is None else self.step_size), float(rho)
 
     def signed(self, weights: Any) -> Any:
-        return signed(self.xp, self.inequality, weights)
+        return self.xp.maximum(weights, self.least)
 
     def others(self, each: Any) -> Any:
         """For each row the mean of the others."""
@@ -190,40 +227,42 @@ class Rules:
             residuals.double() if self.xp is _device else residuals.numpy().astype(np.float64, order=_order(residuals))
         )
 
-    def values(self, s: Tuned | Sent, c0: Any, c1: Any, alpha: Any, rho: float) -> Values:
+    def opposed(self, shape: Shape) -> tuple[Any, Any] | None:
+        """Inequalities with opposite gradients, if there are any; where the shape is a diagonal, each is by itself."""
+        if not self.several_inequalities or shape.gram.ndim < 2:
+            return None
+        found = opposed(_host, self.inequality, shape)
+        return found if found[0].any() else None
+
+    def values(self, s: Sent, c0: Any, c1: Any) -> Values:
         """Constraint values, multipliers and weights."""
-        xp, each = self.xp, storm(c1, c0, s.constraints, alpha)
+        xp, each = self.xp, storm(c1, c0, s.constraints, s.gains)
         constraints = xp.mean(each, axis=0)
-        multipliers = self.signed(s.multipliers + s.scale * rho * times(xp, s.shape.dual, constraints))
-        if self.several_inequalities:
-            multipliers = relieved(xp, self.inequality, s.shape, multipliers)
+        multipliers = self.signed(s.multipliers + s.scale * s.rho * times(xp, s.shape.dual, constraints))
+        if s.opposed is not None:
+            multipliers = relieved(xp, s.opposed, multipliers)
         bound = multiplier_bound(xp, s.shape, multipliers, s.force, self.tiny)
-        weights = self.signed(bound * s.multipliers + self.answer(s, self.others(each), rho))
-        spread = variance_of_mean(xp, xp.concatenate([c0, c1 - c0], axis=1))
-        return Values(
-            constraints,
-            bound * multipliers,
-            xp.mean(weights, axis=0),
-            xp.concatenate([xp.mean(c0, axis=0), spread], axis=0),
-            weights,
-        )
+        weights = self.signed(bound * s.multipliers + self.answer(s, self.others(each)))
+        mean, moves = xp.mean(c0, axis=0), c1 - c0
+        spread = Spread(mean, variance_of_mean(xp, c0, mean), variance_of_mean(xp, moves))
+        return Values(constraints, bound * multipliers, xp.mean(weights, axis=0), spread, weights)
 
-    def answer(self, s: Tuned | Sent, values: Any, rho: float) -> Any:
+    def answer(self, s: Sent, values: Any) -> Any:
         """What a change of the constraint values does to the weights: the penalty's answer and the multiplier's."""
-        return rho * (rows_times(s.shape.penalty, values) + s.scale * rows_times(s.shape.dual, values))
+        return rows_times(s.rho * (s.shape.penalty + s.scale * s.shape.dual), values)
 
-    def following(self, s: Tuned | Sent, c0: Any, c1: Any, rho: float) -> tuple[Any, Any]:
+    def following(self, s: Sent, c0: Any, c1: Any) -> tuple[Any, Any]:
         """The old weights, where they would have followed the step; and with the expected move of the multipliers."""
-        followed = self.answer(s, self.xp.mean(c1 - c0, axis=0), rho)
-        expected = s.scale * rho * times(self.xp, s.shape.dual, s.constraints)
+        followed = self.answer(s, self.xp.mean(c1 - c0, axis=0))
+        expected = s.scale * s.rho * times(self.xp, s.shape.dual, s.constraints)
         return (
             changed(self.xp, self.inequality, s.weights, followed),
             changed(self.xp, self.inequality, s.weights, followed + expected),
         )
 
-    def of_constraints(self, s: Tuned, spread: np.ndarray, alpha: Any, rate: float) -> Filter:
+    def of_constraints(self, s: Tuned, spread: Spread, alpha: Any, rate: float) -> Filter:
         """The filter of the constraint values, row by row; rounding is noise too."""
-        old, (mean, noise, drift) = s.of_constraints, spread.reshape(3, -1)
+        old, (mean, noise, drift) = s.of_constraints, spread
         return updated(
             old,
             alpha,
@@ -232,6 +271,10 @@ class Rules:
             drift=lagged(old.drift, drift, rate),
             innovation=believable(_host, old, (mean - s.constraints) ** 2),
         )
+
+
+def _number(tensor: Tensor) -> Any:
+    return tensor.numpy() if tensor.ndim else np.float64(tensor.item())
 
 
 def _order(tensor: Tensor) -> Any:
@@ -248,5 +291,5 @@ def rows_times(matrix: Any, rows: Any) -> Any:
 
 def sum_of_squares(vector: Vector) -> Tensor:
     if len(vector) == 1:
-        return torch.dot(vector[0].view(-1), vector[0].view(-1))
+        return _kernels.square(vector[0])
     return torch.stack(torch._foreach_norm(vector)).square().sum()
