@@ -33,6 +33,24 @@ def test_an_adaptive_metric_needs_no_scaling_of_x():
     np.testing.assert_allclose(results[0].multipliers["sum"], 1.5, atol=0.1)
 
 
+def test_the_metric_copes_with_entries_that_rarely_have_a_gradient():
+    """Least squares with 16 columns that are 0 in 99 of 100 rows, and a constraint seen through samples."""
+    rng = np.random.default_rng(0)
+    a = np.concatenate([rng.normal(size=(4000, 4)), rng.random((4000, 16)) < 0.01], axis=1)
+    b = a @ rng.normal(size=20) + 0.1 * rng.normal(size=4000)
+    hessian, slope, normal = a.T @ a / 4000, a.T @ b / 4000, np.r_[1 + a[:, :2].mean(axis=0), np.zeros(18)]
+    system = np.block([[hessian, normal[:, None]], [normal[None], np.zeros((1, 1))]])
+    expected = np.linalg.solve(system, np.append(slope, 1.0))[:20]
+    problem = lx.Problem(
+        lambda x, row: 0.5 * (row[:20] @ x - row[20]) ** 2,
+        samples=lx.Dataset(jnp.asarray(np.column_stack([a, b]))),
+        constraints={"sum": lx.Equal(lambda x, row: (1 + row[:2]) @ x[:2], 1.0)},
+    )
+    result = lx.solve(problem, jnp.zeros(20), lx.TrackedLagrangian(adaptive_metric=True), iterations=500, batch_size=8)
+    error = np.asarray(result.x) - expected
+    assert 0.5 * error @ hessian @ error < 0.01  # at the start 1.3
+
+
 def test_the_metric_respects_bounds():
     problem = badly_scaled(within=lx.sets.Box(-jnp.inf, 1.0 / SCALES))  # s_i x_i <= 1
     result = lx.solve(problem, jnp.zeros(6), lx.TrackedLagrangian(adaptive_metric=True), iterations=500)

@@ -16,6 +16,7 @@ SETTLED = FIRST // 4 * RARELY  # from this iteration on
 HASTE = 4.0  # in the first thousand iterations steps may be this much noisier: arriving comes before averaging
 FAR = 10.0  # a remembered curvature this many times the recent ones is not believed much longer
 LEAST = 0.02  # a penalty is at least this share of f's curvature: else a start at a minimum of f would stay there
+RARE = 0.1  # entries with less than this share of the mean rms move alike: a rare gradient bends the more when it comes
 FORCE = 4.0  # ||J^T y|| stays below FORCE times the recent maximum of ||grad f||, a penalty step below half of that
 
 
@@ -191,6 +192,11 @@ def rescaled(xp: Any, scale: Any, too_long: Any, rate: Any) -> Any:
     """theta after a step that was, or was not, too long."""
     change = xp.minimum(0.02, rate / 2)
     return xp.minimum(xp.maximum(scale * xp.where(too_long, 1 - change, 1 + change), 1e-4), 1)
+
+
+def metric_for(xp: Any, rms: Any, mean: Any, tiny: Any) -> Any:
+    """Adam's scaling, for root mean squares of the gradient's entries and the mean over all: squares divide by rms."""
+    return xp.sqrt(mean / (rms + RARE * mean + tiny))
 
 
 def next_refresh(xp: Any, iteration: Any, start: int, window: int) -> Any:

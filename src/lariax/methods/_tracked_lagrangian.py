@@ -25,6 +25,7 @@ from lariax.formulas import (
     lagged,
     leave_one_out,
     measured,
+    metric_for,
     multiplier_bound,
     next_scale,
     noise_rate_at,
@@ -110,8 +111,8 @@ class TrackedLagrangian(AbstractMethod):
         gain_exponent: p for scheduled momenta (k + 1)^-p, instead of the measured ones.
         one_backward: for large models, one backward pass an iteration: constraint values are tracked, gradients are
             averaged as they come, with a gain that counts every move of x as drift. Cheaper, and less accurate.
-        adaptive_metric: divide steps by the root mean square of each entry of the gradient, as Adam does. For sets and
-            regularisers that act on every entry alone.
+        adaptive_metric: divide steps by the root mean square of each entry of the gradient, as Adam does; entries below
+            a tenth of the mean are treated alike. For sets and regularisers that act on every entry alone.
 
     >>> import jax, jax.numpy as jnp, lariax as lx
     >>> problem = lx.Problem(
@@ -419,7 +420,7 @@ class TrackedLagrangian(AbstractMethod):
             return (seen.means[0] ** 2 + seen.means[1] ** 2) / 2
 
         rms = jnp.sqrt(jnp.mean(for_each(squares, batches), axis=0))
-        wanted = jnp.sqrt(jnp.mean(rms) / (rms + 1e-3 * jnp.mean(rms) + _tiny(oracle)))
+        wanted = metric_for(jnp, rms, jnp.mean(rms), _tiny(oracle))
         metric = jnp.sqrt(before * wanted)  # halfway, so that one noisy look does not decide
         change = metric / before
         size = jnp.mean(change**2)

@@ -25,6 +25,7 @@ from lariax.formulas import (
     is_real,
     lagged,
     measured,
+    metric_for,
     next_refresh,
     next_scale,
     noise_rate_at,
@@ -554,7 +555,7 @@ class TrackedLagrangian(AbstractConstrained):
                     count += 1
         rms = [torch.sqrt(total / count) for total in squares]
         middle = sum(float(part.sum()) for part in rms) / self.space.size
-        wanted = [torch.sqrt(middle / (part + 1e-3 * middle + self.rules.tiny)) for part in rms]
+        wanted = [metric_for(torch, part, middle, self.rules.tiny) for part in rms]
         self.metric = [
             torch.sqrt(old * new) for old, new in zip(before, wanted, strict=True)
         ]  # halfway: looks are noisy
