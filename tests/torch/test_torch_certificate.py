@@ -82,3 +82,24 @@ def test_too_few_batches():
     model = Point([0.0, 2.0])
     with pytest.raises(ValueError, match=r"8 batches of equal size.*at least 16"):
         lt.certify(model, model.closure, batches(64), CONSTRAINTS)
+
+
+def test_multipliers_of_unknown_names():
+    model = Point([0.3, 1.6])
+    with pytest.raises(ValueError, match=r"multipliers for \['smu'\]"):
+        lt.certify(model, model.closure, batches(), CONSTRAINTS, {"smu": 0.9, "sum": 0.9, "low": 0.1})
+
+
+@pytest.mark.parametrize("place", [0, 20, 63])
+def test_a_short_batch_is_left_out(place):
+    model, parts = Point([0.3, 1.6]), batches()
+    parts[place] = parts[place][:3]
+    found = lt.certify(model, model.closure, parts, CONSTRAINTS, {"sum": 0.9, "low": 0.1})
+    assert found.draws == 63 * 8
+
+
+def test_a_compiled_model():
+    model = Point([0.3, 1.6])
+    compiled = torch.compile(model.closure, backend="aot_eager")
+    mine, its = (lt.certify(model, closure, batches(), CONSTRAINTS) for closure in (compiled, model.closure))
+    np.testing.assert_allclose(mine.stationarity.estimate, its.stationarity.estimate)

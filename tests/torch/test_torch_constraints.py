@@ -6,6 +6,7 @@ import torch
 
 import lariax as lx
 import lariax.torch as lt
+from lariax.torch import _survey
 
 
 def test_the_biased_problem_ends_at_the_solution():
@@ -69,6 +70,45 @@ def test_a_multiplier_for_each_example(method):
         opt.step(closure, (a[index], index))
     np.testing.assert_allclose(x.detach(), [1, 1], atol=0.1)
     np.testing.assert_allclose(opt.multipliers["margin"], [-4, -4, 0, 0], atol=0.4)
+
+
+@pytest.mark.parametrize("cheap", [True, False])
+@pytest.mark.parametrize("size", [2, 16])
+def test_examples_with_equal_gradients(size, cheap, monkeypatch):
+    """x_1 >= t_i for 30 examples, from 0 to 1/2. Random signs cancel in the sum of their gradients, of which the size
+    that the penalty is made for must not depend."""
+    monkeypatch.setattr(_survey, "ROW_ENTRIES", 2**21 if cheap else 0)
+    torch.manual_seed(0)
+    x = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+    t = torch.linspace(0, 0.5, 30, dtype=torch.float64)
+    opt = lt.TrackedLagrangian([x], {"above": lt.AtLeast(indexed=30)})
+
+    def closure(i):
+        return 0.5 * ((x + 1) ** 2).sum(), {"above": lt.Indexed(x[0] - t[i], i)}
+
+    for _ in range(200):
+        opt.step(closure, torch.randperm(30)[:size])
+    assert 0.1 < x[0] < 0.7
+    assert opt.observe()["backed_off"] == 0
+    assert opt.indexed_size == 1 if cheap else 0.5 < opt.indexed_size < 10 * size
+
+
+@pytest.mark.parametrize("method", [lt.QuadraticPenalty, lt.TrackedLagrangian])
+@pytest.mark.parametrize("rows", [2, 8])
+def test_values_that_are_a_matrix(method, rows):
+    """X'X - I = 1, a constraint of the parameters alone."""
+    torch.manual_seed(0)
+    x = torch.eye(2, dtype=torch.float64, requires_grad=True)
+    bound = torch.tensor([[2.0, 1.0], [1.0, 2.0]], dtype=torch.float64)
+    opt = method([x], {"sizes": lt.Equal(1.0, samples=None)}, lr=0.05 if method is lt.QuadraticPenalty else 1.0)
+
+    def closure(z):
+        return 0.05 * ((x - z[:, None, None]) ** 2).sum((1, 2)), {"sizes": x.T @ x - torch.eye(2)}
+
+    for _ in range(200):
+        opt.step(closure, torch.randn(rows, dtype=torch.float64))
+    assert opt.multipliers["sizes"].shape == (2, 2)
+    torch.testing.assert_close((x.T @ x).detach(), bound, rtol=0, atol=0.2)
 
 
 def test_a_start_at_a_minimum_of_the_objective_is_left():

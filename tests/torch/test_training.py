@@ -142,6 +142,62 @@ def test_save_kill_load_continue_to_the_same_bits(name, adaptive_metric, tmp_pat
         assert torch.equal(value, other.multipliers[key])
 
 
+@pytest.mark.parametrize("constraints", [{}, {"near": lt.AtMost(0.5, indexed=16)}], ids=["none", "indexed"])
+@pytest.mark.parametrize("method", [lt.QuadraticPenalty, lt.DualPenalty, lt.TrackedLagrangian])
+def test_runs_without_named_constraints_are_continued(method, constraints):
+    def run(resumed):
+        model = network()
+
+        def closure(batch):
+            x, index = batch
+            out = model(x)
+            values = {"near": lt.Indexed((out - x[:, :2]).abs().sum(dim=1), index.tolist())} if constraints else {}
+            return (out**2).mean(), values
+
+        opt = method(model, constraints)
+        for i, batch in enumerate(batches_of(8)):
+            if resumed and i == 5:
+                saved, opt = opt.state_dict(), method(model, constraints)
+                opt.load_state_dict(saved)
+            opt.step(closure, (batch[0], torch.arange(16)))
+        return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+    assert torch.equal(run(False), run(True))
+
+
+@every_optimizer
+def test_a_state_can_be_loaded_again_and_again(name):
+    model = network()
+    opt = OPTIMIZERS[name](model)
+    train(model, opt, batches_of(6))
+    saved, weights = opt.state_dict(), copy.deepcopy(model.state_dict())
+    ends = []
+    for _ in range(2):
+        model.load_state_dict(weights)
+        opt.load_state_dict(saved)
+        ends.append(train(model, opt, batches_of(6)))
+    assert torch.equal(*ends)
+
+
+@pytest.mark.parametrize("flat", [True, False])
+@pytest.mark.parametrize("method", [lt.QuadraticPenalty, lt.TrackedLagrangian])
+def test_gradients_that_are_one_tensor(method, flat):
+    """Of two parameters, of several entries, or of the loss itself: nothing is written twice, or over a constant."""
+
+    def run(shapes, scale):
+        params = [torch.ones(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+        opt = method(params, {}, **({"lr": 0.01} if method is lt.QuadraticPenalty else {}))
+        opt.space.flat = flat
+        for _ in range(20):
+            opt.step(lambda z: (scale(sum(p.sum() for p in params)), {}), torch.zeros(16))
+        return torch.cat([p.detach().reshape(-1) for p in params])
+
+    for shapes in [[()], [(1,)], [(3,)], [(2,), (2,)]]:
+        expected = run(shapes, lambda loss: 2 * loss / 2)
+        torch.testing.assert_close(run(shapes, lambda loss: loss), expected, rtol=0, atol=1e-12)
+        assert (expected < 0.95).all()
+
+
 def test_a_state_of_another_method_is_refused():
     model = network()
     opt = OPTIMIZERS["QuadraticPenalty"](model)

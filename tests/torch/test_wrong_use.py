@@ -47,6 +47,8 @@ CLOSURES = {
     ),
     "missing name": (lambda net: lambda x: (net(x).mean(), {}), ValueError, r"no values for \['gap'\]"),
     "no tuple": (lambda net: lambda x: net(x).mean(), TypeError, "must return .loss"),
+    "loss without a tensor": (lambda net: lambda x: (0.5, good(net)(x)[1]), TypeError, "loss must be a tensor"),
+    "values without a tensor": (lambda net: lambda x: (net(x).mean(), {"gap": 0.5}), TypeError, "'gap' must be a ten"),
     "loss of a wrong shape": (
         lambda net: lambda x: (net(x), good(net)(x)[1]),
         ValueError,
@@ -149,3 +151,64 @@ def test_indexed_needs_examples():
     opt = lt.QuadraticPenalty(net, {"gap": lt.AtMost(0.1, indexed=16)})
     with pytest.raises(TypeError, match="Indexed"):
         opt.step(good(net), BATCH)
+
+
+@pytest.mark.parametrize("method", [lt.QuadraticPenalty, lt.TrackedLagrangian])
+def test_examples_that_do_not_fit(method):
+    net = model()
+
+    def value(x, columns):
+        return net(x)[:, :columns].squeeze(1)
+
+    for examples, values, message in [
+        (torch.arange(16) - 1, 1, "numbers from -1 to"),
+        (torch.arange(16).flip(0) + 1, 1, "numbers from [19] to 16"),
+        (torch.arange(4), 1, r"examples of shape \(4,\) for a batch of (16|8) rows"),
+        (torch.arange(16), 2, r"values of shape \((16|8), 2\)"),
+    ]:
+        opt = method(net, {"gap": lt.AtMost(0.1, indexed=16)})
+        with pytest.raises(ValueError, match=message):
+            opt.step(
+                lambda x, e=examples, n=values: (net(x).mean(), {"gap": lt.Indexed(value(x, n), e[: len(x)])}), BATCH
+            )
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_states_of_other_constraints(which):
+    net = model()
+    opt = optimizers(net)[which]
+    opt.step(good(net), BATCH)
+    for others in ({"gpa": lt.AtMost(0.1)}, {"gap": lt.AtMost(0.1), "more": lt.Equal()}, {}):
+        with pytest.raises(ValueError, match=r"constraints \['gap'\], and this optimizer has"):
+            optimizers(net, others)[which].load_state_dict(opt.state_dict())
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_a_corrected_closure_is_accepted(which):
+    net = model()
+    opt = optimizers(net, {"gap": lt.AtMost([0.1, 0.2])})[which]
+    with pytest.raises(ValueError, match="bound has shape"):
+        opt.step(good(net), BATCH)
+    opt.step(lambda x: ((net(x) ** 2).mean(), {"gap": net(x)}), BATCH)
+
+
+@pytest.mark.parametrize("method", [lt.QuadraticPenalty, lt.TrackedLagrangian])
+def test_a_population_smaller_than_a_batch(method):
+    net = model()
+    with pytest.raises(ValueError, match=r"population=10 .* this batch has 16"):
+        method(net, {"gap": lt.AtMost(0.1)}, population=10).step(good(net), BATCH)
+
+
+@pytest.mark.parametrize("constraints", [{}, {"gap": lt.AtMost(0.1)}], ids=["none", "gap"])
+def test_a_start_that_is_not_finite(constraints):
+    """It is refused, and the next batches are as good as the first."""
+    net = model()
+    opt = lt.TrackedLagrangian(net, constraints)
+
+    def closure(x):
+        return (net(x) ** 2).mean(), {name: net(x)[:, 0] for name in constraints}
+
+    with pytest.raises(ValueError, match="not finite on the first batches"):
+        opt.step(closure, BATCH * torch.nan)
+    opt.step(closure, BATCH)
+    assert opt.tuned.is_finite()

@@ -1,5 +1,6 @@
 """The core's certificate for a torch model."""
 
+import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -38,7 +39,7 @@ def certify(
     Arguments:
         model: the model, judged as it is deployed: in `eval()` mode.
         closure: as for the optimizer: `closure(batch)` gives (loss, {name: values, ...}).
-        loader: batches of equal size, of rows that the model was not trained on; a smaller one at the end is left out.
+        loader: batches of equal size, of rows that the model was not trained on; one of another size is left out.
         constraints: the optimizer, whose constraints, sets and regularisers are taken, or constraints by name.
         multipliers: by name, as `opt.multipliers`. None: fitted on one half of the batches, judged on the other.
         population: True: the rows are a sample, and the certificate is about the distribution behind them. False: they
@@ -74,9 +75,10 @@ def _certified(
     tolerance: float | None,
 ) -> Certificate:
     sizes = [bench.rows(batch) for batch in batches]
-    if population:
-        batches = [batch for batch, size in zip(batches, sizes, strict=True) if size == sizes[0]]
-        sizes = sizes[: len(batches)]
+    if population and sizes:
+        usual = statistics.mode(sizes)
+        batches = [batch for batch, size in zip(batches, sizes, strict=True) if size == usual]
+        sizes = [usual] * len(batches)
     least = FEWEST_BATCHES * (2 if multipliers is None else 1) if population else 1
     if len(batches) < least:
         raise ValueError(
@@ -95,6 +97,9 @@ def _certified(
         judging = batches[1::2] if population else batches
         y = court.fit(*bench.fitting(fitting))
     else:
+        unknown = sorted(set(multipliers) - set(bench.constraints.names))
+        if unknown:
+            raise ValueError(f"there are multipliers for {unknown}; the constraints are {bench.constraints.names}.")
         known = {name: value for name, value in multipliers.items() if name in bench.constraints.named}
         y, notes = court.given({name: np.asarray(torch.as_tensor(v).cpu()) for name, v in known.items()})
     parts = bench.parts(judging) if population else [judging]
@@ -173,6 +178,9 @@ class _Bench:
 
     def _mean(self, batches: list[Any], sets: list[Tensor]) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Means over the batches, with the gradient of f + y . r for each y."""
+        return self.passes.insist(lambda: self._mean_once(batches, sets))
+
+    def _mean_once(self, batches: list[Any], sets: list[Tensor]) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         total = sum(self.rows(batch) for batch in batches)
         objective, residuals = 0.0, np.zeros(self.constraints.rows)
         gradients = [np.zeros(self.space.size) for _ in sets]

@@ -183,7 +183,9 @@ class Constraints:
     def read(self, answer: Any, count: int | None, *, graph: bool = True) -> Seen:
         """The closure's answer for `count` rows (None: not known yet), checked."""
         loss, values = self._parts(answer)
-        if graph and not (isinstance(loss, Tensor) and loss.requires_grad):
+        if not isinstance(loss, Tensor):
+            raise TypeError(f"the closure's loss must be a tensor, found {type(loss).__name__}.")
+        if graph and not loss.requires_grad:
             raise RuntimeError(
                 "the closure's loss has no gradient: it was computed under torch.no_grad(), detached, or from "
                 "parameters that do not require one. Compute it from the model's output with gradients on."
@@ -208,9 +210,20 @@ class Constraints:
                     f"{type(values[name]).__name__}."
                 )
             value, slope = self._pair(name, values[name].values, graph)
-            self._check_rows(name, value, count)
+            examples = torch.as_tensor(values[name].examples, device=value.device)
+            if value.numel() != count or examples.numel() != count:
+                raise ValueError(
+                    f"indexed constraint {name!r} has values of shape {tuple(value.shape)} and examples of shape "
+                    f"{tuple(examples.shape)} for a batch of {count} rows: return one number of each for every row."
+                )
+            known = constraint.indexed or 0
+            if examples.device.type == "cpu" and not 0 <= int(examples.min()) <= int(examples.max()) < known:
+                raise ValueError(
+                    f"constraint {name!r} has {known} examples, and the batch has numbers from {int(examples.min())} "
+                    f"to {int(examples.max())}: they count from 0."
+                )
             rest = constraint.sign * (value.detach().to(self.dtype).reshape(count) - float(constraint.bound))
-            indexed.append((rest, values[name].examples.reshape(count)))
+            indexed.append((rest, examples.reshape(count)))
             slopes.append(slope)
         if not residuals:
             joined = torch.zeros((count, 0), dtype=self.dtype, device=self.device)
@@ -302,7 +315,7 @@ class Constraints:
         for name, constraint in {**self.named, **self.indexed}.items():
             value = values[name].values if isinstance(values[name], Indexed | Proxy) else values[name]
             value = value.values if isinstance(value, Proxy) else value
-            if constraint.samples is not None and value.ndim:
+            if constraint.samples is not None and isinstance(value, Tensor) and value.ndim:
                 return int(value.shape[0])
         return 1
 
@@ -340,12 +353,16 @@ class Constraints:
                 f"constraint {name!r} had {self.shapes[name] or 'one value'} a row before and has "
                 f"{shape or 'one value'} now: the number of constraints cannot change during a run."
             )
+        rest, bound = value.detach(), self._bound(name)
         if len(self.shapes) == len(self.named) and len(self.blocks) < len(self.named):
             self._lay_out()
-        rest, bound = value.detach(), self._bound(name)
         rest = rest if rest.dtype is self.dtype else rest.to(self.dtype)
-        rest = rest if rest.ndim == 2 else rest.reshape(count if constraint.samples is not None else 1, -1)
-        rest = rest - bound if isinstance(bound, Tensor) or bound else rest
+        if rest.ndim != 2 or constraint.samples is None:
+            rest = rest.reshape(count if constraint.samples is not None else 1, -1)
+        if isinstance(bound, Tensor):
+            rest = rest - bound.reshape(-1)
+        elif bound:
+            rest = rest - bound
         rest = -rest if constraint.sign < 0 else rest
         return rest if constraint.samples is not None else rest.expand(count, rest.shape[1])
 
@@ -358,7 +375,7 @@ class Constraints:
         bound = torch.as_tensor(bound, dtype=self.dtype, device=self.device)
         if bound.ndim and bound.shape != self.shapes[name]:
             raise ValueError(
-                f"constraint {name!r} has {self.shapes[name] or 'one value'} a row, but its bound has shape "
+                f"constraint {name!r} has {self.shapes.pop(name) or 'one value'} a row, but its bound has shape "
                 f"{tuple(bound.shape)}. Give one bound for all entries, or one for each."
             )
         self.bounds[name] = bound
@@ -372,7 +389,9 @@ class Constraints:
             start += block.size
         self.rows = start
         self.inequality, self.random = (
-            torch.tensor([flag for block in self.blocks for flag in [of(block)] * block.size], device=self.device)
+            torch.tensor([flag for block in self.blocks for flag in [of(block)] * block.size]).to(
+                self.device, torch.bool
+            )
             for of in (lambda block: block.constraint.inequality, lambda block: block.random)
         )
         if len({block.constraint.sign for block in self.blocks}) > 1:

@@ -15,7 +15,8 @@ from lariax.torch._proximal import Proximal, is_separable, proximal_of
 OBJECTS = ("within", "regularizer")  # entries of a group that are not saved
 
 
-Move = Callable[[Tensor, Tensor], Tensor | float]
+Move = Callable[[int, Tensor, Tensor], Tensor | float]
+"""(number of a constraint, residuals, visits) -> how far multipliers move."""
 
 
 class AbstractConstrained(torch.optim.Optimizer):
@@ -94,6 +95,13 @@ class AbstractConstrained(torch.optim.Optimizer):
 
     def _import(self, saved: dict[str, Any]) -> None:
         raise NotImplementedError
+
+    def _check_population(self, rows: int) -> None:
+        if self.population is not None and rows > self.population:
+            raise ValueError(
+                f"population={self.population} is the number of rows that batches are drawn from without replacement, "
+                f"and this batch has {rows}. Give the number of training rows, or leave it out."
+            )
 
     # --- moves
 
@@ -182,16 +190,24 @@ class AbstractConstrained(torch.optim.Optimizer):
             weights.append(weight.clamp(min=0) if constraint.inequality else weight)
         return weights
 
+    def joined(self, seen: list[list[tuple[Tensor, Tensor]]]) -> list[tuple[Tensor, Tensor]]:
+        """Residuals and examples of the whole batch, constraint by constraint."""
+        gather = self.passes.gather
+        return [
+            (gather(torch.cat([r for r, _ in each])), gather(torch.cat([index for _, index in each])))
+            for each in zip(*seen, strict=True)
+        ]
+
     def move_indexed(self, seen: list[list[tuple[Tensor, Tensor]]], penalty: float, move: Move) -> None:
-        """y <- [y + move(r, visits)] for the examples of the batch; the old y belongs to the estimate until then."""
-        for i, constraint in enumerate(self.constraints.indexed.values()):
-            residual = self.passes.gather(torch.cat([piece[i][0] for piece in seen]))
-            index = self.passes.gather(torch.cat([piece[i][1] for piece in seen]))
+        """y <- [y + move] for the examples of the batch; the old y belongs to the estimate until then."""
+        for i, (constraint, (residual, index)) in enumerate(
+            zip(self.constraints.indexed.values(), self.joined(seen), strict=True)
+        ):
             y, changed = self.indexed[i], self.changed[i]
             if changed is not None:
                 y[0][changed] = y[1][changed]
             y[3][index] += 1
-            for row, new in ((2, y[1][index] + penalty * residual), (1, y[1][index] + move(residual, y[3][index]))):
+            for row, new in ((2, y[1][index] + penalty * residual), (1, y[1][index] + move(i, residual, y[3][index]))):
                 y[row][index] = new.clamp(min=0) if constraint.inequality else new
             self.changed[i] = index
 
@@ -224,16 +240,22 @@ class AbstractConstrained(torch.optim.Optimizer):
             raise ValueError(
                 f"the state is of {saved.get('method', 'another optimizer')}, and this is a {type(self).__name__}."
             )
+        own, theirs = sorted(self.constraints.named), sorted(saved["shapes"])
+        if saved["calls"] and own != theirs:
+            raise ValueError(f"the state is of constraints {theirs}, and this optimizer has {own}: use the same names.")
+        counts = [[y.shape[1] for y in each] for each in (saved["indexed"], self.indexed)]
+        if counts[0] != counts[1]:
+            raise ValueError(f"the state is of indexed constraints with {counts[0]} examples, these have {counts[1]}.")
         objects = [{key: group[key] for key in OBJECTS} for group in self.param_groups]
         super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
-        for group, own in zip(self.param_groups, objects, strict=True):
-            group.update(own)
+        for group, kept in zip(self.param_groups, objects, strict=True):
+            group.update(kept)
         self.calls = saved["calls"]
         self.constraints.restore({name: tuple(shape) for name, shape in saved["shapes"].items()})
         like = self.space.params[0]
-        self.previous = [p.to(like.device) for p in saved["previous"]]
-        self.exact = {i: p.to(like.device) for i, p in saved["exact"].items()}
-        self.indexed = [y.to(like.device) for y in saved["indexed"]]
+        self.previous = [p.to(like.device, copy=True) for p in saved["previous"]]
+        self.exact = {i: p.to(like.device, copy=True) for i, p in saved["exact"].items()}
+        self.indexed = [y.to(like.device, copy=True) for y in saved["indexed"]]
         self.changed = [None if c is None else c.to(like.device) for c in saved["changed"]]
         self._import(saved)
         self.passes.set_random_state(saved["random"])

@@ -20,7 +20,7 @@ Vector = list[Tensor]
 """Something like the parameters: one flat tensor, or one for each of them (`Space`)."""
 
 
-Looked = TypeVar("Looked")
+Result = TypeVar("Result")
 _engine = getattr(torch.autograd.graph, "_engine_run_backward", None)
 
 
@@ -53,7 +53,7 @@ class Space:
         self._viewed: tuple[Tensor | None, list[Tensor]] = (None, [])
 
     def pack(self, gradients: Any) -> Vector:
-        """A vector from one tensor a parameter; None counts as zero."""
+        """A vector from one tensor a parameter; None counts as zero. It may share memory with them: read it only."""
         full = [
             g if g is not None and g.dtype is self.dtype else self._converted(g, p)
             for p, g in zip(self.params, gradients, strict=True)
@@ -79,11 +79,6 @@ class Space:
     def point(self) -> Vector:
         """The parameters themselves, to be read."""
         return self.pack([p.detach() for p in self.params])
-
-    @torch.no_grad()
-    def move_to(self, point: Vector) -> None:
-        for p, value in zip(self.params, self.views(point), strict=True):
-            p.copy_(value)
 
 
 def minus(a: Vector, b: Vector) -> Vector:
@@ -131,7 +126,10 @@ class Passes:
         counts = [rows_of(part) for part in parts]
         first, total = self.place(sum(counts))
         if total < 2:
-            raise ValueError("a batch of one row shows neither noise nor pairs: give batches of at least two rows.")
+            raise ValueError(
+                "a batch of one row shows neither noise nor pairs: give batches of at least two rows. A data loader "
+                "leaves out a short last one with drop_last=True."
+            )
         if len(parts) == groups == self.processes == 1:
             return Cut([Piece(batch, 0, slice(0, total))], [1.0], total, False)
         bounds = [-(-total * i // groups) for i in range(groups + 1)]
@@ -185,7 +183,7 @@ class Passes:
                 raise GraphUsedOnce from error
             raise
 
-    def insist(self, look: Callable[[], Looked]) -> Looked:
+    def insist(self, look: Callable[[], Result]) -> Result:
         """What a look gives; once more from the beginning, if it turns out that graphs can be used once."""
         if self.single_use or self.looks > 16:  # it would have turned out by now
             return look()
@@ -271,14 +269,13 @@ class Passes:
 
     def mean(self, value: Tensor) -> Tensor:
         """The mean over the processes."""
-        if self.processes > 1:
-            distributed.all_reduce(value)
-        return value / self.processes if self.processes > 1 else value
+        return self.total([value])[0] / self.processes if self.processes > 1 else value
 
     def gather(self, rows: Tensor) -> Tensor:
         """Rows of all processes, in the order of the ranks."""
         if self.processes == 1:
             return rows
+        self.place(rows.shape[0])
         everyone = [torch.empty_like(rows) for _ in range(self.processes)]
         distributed.all_gather(everyone, rows.contiguous())
         return torch.cat(everyone)
@@ -286,6 +283,7 @@ class Passes:
     def total(self, vector: Vector) -> Vector:
         """The sum over the processes."""
         if self.processes > 1:
+            vector = [part.clone() for part in vector]  # which may be memory of the graph
             for part in vector:
                 distributed.all_reduce(part)
         return vector

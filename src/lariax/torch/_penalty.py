@@ -120,11 +120,12 @@ class QuadraticPenalty(AbstractConstrained):
 
     def _start(self, closure: Closure, pieces: list[Piece]) -> Look:
         rows = self.passes.rows(closure, pieces)
+        self._check_population(rows.shape[0])
         inequality, mean = self.constraints.inequality, self.constraints.mean(rows)
         nothing = torch.zeros_like(mean)
         slacks = torch.where(inequality, (-mean).clamp(min=0), nothing)
         now = self._look(closure, pieces, self.schedule.penalty_at(1), nothing, slacks, 1)
-        self.estimate = now.gradient
+        self.estimate = [part.clone() for part in now.gradient]
         self.tracked = {
             "inequality": inequality,
             "slacks": slacks,
@@ -202,7 +203,7 @@ class QuadraticPenalty(AbstractConstrained):
         """y_{k+1}; without dual updates it stays."""
         return multipliers
 
-    def _indexed_move(self, residual: Tensor, visits: Tensor) -> Tensor | float:
+    def _indexed_move(self, i: int, residual: Tensor, visits: Tensor) -> Tensor | float:
         """How far the multiplier of an example moves."""
         return 0.0
 
@@ -226,8 +227,8 @@ class QuadraticPenalty(AbstractConstrained):
 
     def _import(self, saved: dict[str, Any]) -> None:
         device = self.space.params[0].device
-        self.estimate = [part.to(device) for part in saved["estimate"]]
-        self.squares = [part.to(device) for part in saved["squares"]]
+        self.estimate = [part.to(device, copy=True) for part in saved["estimate"]]
+        self.squares = [part.to(device, copy=True) for part in saved["squares"]]
         self.tracked = {name: value.to(device) for name, value in saved["tracked"].items()}
 
 
@@ -258,7 +259,7 @@ class DualPenalty(QuadraticPenalty):
             raise ValueError(f"dual_step must be at least 0, found {dual_step}.")
         self.dual_step = dual_step
 
-    def _indexed_move(self, residual: Tensor, visits: Tensor) -> Tensor | float:
+    def _indexed_move(self, i: int, residual: Tensor, visits: Tensor) -> Tensor | float:
         return dual_length(self.dual_step, visits, torch.log(visits + 1)) * torch.sign(residual)
 
     def _moved(self, multipliers: Tensor, k: int, values: Tensor) -> Tensor:

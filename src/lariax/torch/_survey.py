@@ -89,18 +89,36 @@ class Survey:
                         moments.add(self._gradient(seen.loss.mean())[None], seen.size)
         return moments.over(self.passes)
 
+    # --- constraints with a multiplier for each example
+
     def indexed_size(self, seed: int) -> float:
-        """The mean of ||J_i||^2 over the examples of indexed constraints, by one backward pass with random signs."""
-        total, count = self.origin, 0
-        generator = torch.Generator().manual_seed(seed * self.passes.processes + self.passes.rank)
+        """The mean of ||J_i||^2 over the examples; for large models the largest of a few random ||J^T v||^2, which is
+        rather too large than too small."""
+        pieces, processes = self.passes.whole(self.batches[-1]), self.passes.processes
+        rows = processes * sum(int(rows_of(piece.batch)) for piece in pieces)
         with self.passes.undisturbed(), torch.enable_grad():
-            for seen in self._looks(self.batches[-1], cut=False):
-                slopes = seen.slopes[len(self.constraints.blocks) :]
-                signs = [torch.randint(0, 2, x.shape, generator=generator).to(x) * 2 - 1 for x in slopes]
-                mixed = torch.stack([(x * sign).sum() for x, sign in zip(slopes, signs, strict=True)]).sum()
-                total, count = total + self._gradient(mixed), count + seen.size
-        total, rows = self.passes.total([total])[0], count * self.passes.processes
-        return max(float(torch.sum(total**2)) / rows, torch.finfo(total.dtype).tiny)
+            if self._cheap(rows, len(self.constraints.indexed)):
+                looks = [self.passes.call(self.closure, piece) for piece in pieces]
+                chunks = [chunk for look in looks for slope in self._of_examples(look) for chunk in self._each(slope)]
+                (total,) = self.passes.total([torch.stack([torch.sum(chunk**2) for chunk in chunks]).sum()])
+            else:
+                total = torch.stack([torch.sum(vector**2) for vector in self._mixed(pieces, seed)]).max()
+        return max(float(total) / rows, torch.finfo(total.dtype).tiny)
+
+    def _of_examples(self, look: Seen) -> list[Tensor]:
+        return [slope.reshape(-1) for slope in look.slopes[len(self.constraints.blocks) :]]
+
+    def _mixed(self, pieces: list[Piece], seed: int) -> list[Tensor]:
+        """J^T v for a few normal v, the same whatever number of processes has its entries."""
+        generator, sums = torch.Generator().manual_seed(seed), [self.origin] * PROBES
+        for piece in pieces:
+            for i, (look, keep) in enumerate(self.passes.copies(self.closure, piece, PROBES)):
+                mixed = []
+                for slope in self._of_examples(look):
+                    weights = torch.randn((self.passes.processes, *slope.shape), generator=generator)[self.passes.rank]
+                    mixed.append(torch.sum(slope * weights.to(slope)))
+                sums[i] = sums[i] + self._gradient(torch.stack(mixed).sum(), keep)
+        return self.passes.total(sums)
 
     # --- the shape of the penalty
 

@@ -222,7 +222,8 @@ class TrackedLagrangian(AbstractConstrained):
         if measuring and before is not None:
             told = Arriving(*self._answers(others, before, now, cut.shares)).numbers()
         sizes = early.numbers()
-        new, momentum = self._turned(s, k, alpha, arriving.numbers(), sizes, told)
+        left = self._indexed_left(present) if self.indexed else 0.0
+        new, momentum = self._turned(s, k, alpha, arriving.numbers(), [*sizes, left], told)
         stale = now.mean if before is None or self.one_backward else before.mean
         return Looked(s, new, momentum, now.mean, stale, size, sizes[0], present)
 
@@ -239,7 +240,7 @@ class TrackedLagrangian(AbstractConstrained):
         rules, rate = self.rules, rate_at(_host, k)
         constraints, multipliers, weights, *spread = values
         of_constraints = rules.of_constraints(s, Spread(*spread), alpha_u, rate)
-        size, off, moved = sizes
+        size, off, moved, left = sizes
         alpha, scale = rules.gain(s.of_gradient, k), s.scale
         if self.one_backward:
             alpha = max(alpha, min(1.0, 4 * scale))  # a mean that lags behind the steps would swing
@@ -260,7 +261,10 @@ class TrackedLagrangian(AbstractConstrained):
             rate,
             s.shape,
             left=violation(_host, rules.inequality, s.multipliers, s.constraints),
-            gain_of_step=moved * (self.moved.reach**2 or 1.0) / (self.moved.eta**2 * s.of_gradient.error + rules.tiny),
+            gain_of_step=max(
+                moved * (self.moved.reach**2 or 1.0) / (self.moved.eta**2 * s.of_gradient.error + rules.tiny),
+                left / (s.of_gradient.error + rules.tiny),
+            ),
             error=s.of_constraints.error,
             of_gradient=(drift, alpha, noise),
             of_constraints=(of_constraints.drift, alpha_u, of_constraints.noise),
@@ -422,11 +426,20 @@ class TrackedLagrangian(AbstractConstrained):
     def _indexed(self, look: Seen, which: int) -> list[Tensor]:
         return self.indexed_weights(look.indexed, self.indexed_penalty[which], which) if self.indexed else []
 
+    def _indexed_left(self, looks: list[Seen]) -> float:
+        """What the examples' violations would change of the gradient, squared."""
+        squares, kinds = 0.0, list(self.constraints.indexed.values())
+        for i, (residual, index) in enumerate(self.joined([look.indexed for look in looks])):
+            free = (self.indexed[i][1][index] <= 0) & kinds[i].inequality
+            squares += float((torch.where(free, residual.clamp(min=0), residual) ** 2).mean())
+        return self.indexed_penalty[1] ** 2 * self.indexed_size * squares
+
     def _move_indexed(self, looks: list[Seen], s: Tuned) -> None:
         if self.indexed:
             penalty = self.indexed_penalty[1]
-            length = float(s.scale) * penalty
-            self.move_indexed([look.indexed for look in looks], penalty, lambda residual, _: length * residual)
+            waits = [y.shape[1] / self.rows for y in self.indexed]  # calls between two visits to an example
+            lengths = [min(1.0, float(s.scale) * wait) * penalty for wait in waits]
+            self.move_indexed([look.indexed for look in looks], penalty, lambda i, residual, _: lengths[i] * residual)
             self.indexed_penalty = (self.indexed_penalty[1], float(s.curvature.largest) / self.indexed_size)
 
     # --- the start, and now and then
@@ -435,12 +448,22 @@ class TrackedLagrangian(AbstractConstrained):
         """Until there are enough rows to start from."""
         cut = self.passes.cut(batch)
         if self.calls == 0:
+            self._check_population(cut.total)
             self.rows, self.start = cut.total, -(-START_ROWS // cut.total)
             self.window = 1 << (max(REFRESH_ROWS // cut.total, 1).bit_length() - 1)
         self.recent = [*self.recent[: self.calls], batch]
         if self.calls + 1 == self.start:
             first = self.passes.cut(self.recent[0])
-            self.known, loss = self.passes.insist(lambda: self._started(closure, first))
+            started = None
+            with suppress(np.linalg.LinAlgError):
+                started = self.passes.insist(lambda: self._started(closure, first))
+            if started is None or not (started[0].is_finite() and bool(sum_of_squares(self.estimate).isfinite())):
+                self.recent, self.calls = [], 0
+                raise ValueError(
+                    "the loss, a constraint or a gradient is not finite on the first batches: there is nothing to "
+                    "start from. Check the data and the model's initial parameters."
+                )
+            self.known, loss = started
             self.next_refresh = int(next_refresh(np, 0, self.start, self.window))
             self.recent = self.recent[len(self.recent) - max(self.window - self.next_refresh, 0) :]
             self._move(None, None, 1.0)
@@ -519,8 +542,13 @@ class TrackedLagrangian(AbstractConstrained):
     def _soundly_refreshed(self, closure: Closure, s: Tuned) -> Tuned:
         """A sample that the method refused, among those that are looked back on, would spoil it."""
         metric, new = self.metric, None
+
+        def attempt() -> Tuned:
+            self.metric = metric
+            return self._refreshed(closure, s)
+
         with suppress(np.linalg.LinAlgError):
-            new = self._refreshed(closure, s)
+            new = self.passes.insist(attempt)
         if (
             new is not None
             and new.is_finite()
@@ -618,7 +646,7 @@ class TrackedLagrangian(AbstractConstrained):
 
     def _import(self, saved: dict[str, Any]) -> None:
         device = self.space.params[0].device
-        self.estimate = [part.to(device) for part in saved["estimate"]]
+        self.estimate = [part.to(device, copy=True) for part in saved["estimate"]]
         self.metric = None if saved["metric"] is None else [part.to(device) for part in saved["metric"]]
         self.recent = list(saved["recent"])
         self.rows, self.start, self.window, self.next_refresh = saved["rhythm"]
