@@ -11,8 +11,8 @@ from lariax.formulas._shape import DRIFT, REDUNDANT, Shape, diagonal, push, time
 
 WINDOW = 100  # iterations that a running mean looks back
 FIRST = 256  # so many iterations measure noise, drift and curvature, each of them;
-RARELY = 256  # then one in 4, and a quarter of them whenever k has grown fourfold, down to one in so many,
-SETTLED = FIRST // 4 * RARELY  # from this iteration on
+INTERVALS = {FIRST: 4, 4 * FIRST: 16, 16 * FIRST: 64}  # then, from these on, one in so many does,
+*_, (SETTLED, RARELY) = INTERVALS.items()  # in the end
 HASTE = 4.0  # in the first thousand iterations steps may be this much noisier: arriving comes before averaging
 FAR = 10.0  # a remembered curvature this many times the recent ones is not believed much longer
 LEAST = 0.02  # a penalty is at least this share of f's curvature: else a start at a minimum of f would stay there
@@ -48,10 +48,9 @@ def rate_at(xp: Any, k: Any) -> Any:
 
 def interval_at(xp: Any, k: Any) -> Any:
     """How many iterations apart noise, drift and curvature are measured: a measurement costs several passes."""
-    interval, next_one = 1, 4
-    while next_one <= RARELY:
-        interval = xp.where(k < FIRST // 4 * next_one, interval, next_one)
-        next_one *= 4
+    interval = 1
+    for start, longer in INTERVALS.items():
+        interval = xp.where(k < start, interval, longer)
     return interval
 
 
