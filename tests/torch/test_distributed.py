@@ -29,7 +29,7 @@ def train(method, wrap, part):
     """Twelve steps: some that measure on halves of the whole batch, and some ordinary ones."""
     model = network()
     called = wrap(model)
-    opt = METHODS[method](model, {"mean": lt.AtMost([0.1, 0.2]), "near": lt.AtMost(-0.5, indexed=160)})
+    opt = METHODS[method](model, {"mean": lt.AtMost([0.1, 0.2]), "near": lt.AtMost(-0.1, indexed=160)})
 
     def closure(batch):
         x, y, index = batch
@@ -68,5 +68,4 @@ def test_same_steps(size, tmp_path, monkeypatch):
     assert [worker.exitcode for worker in workers] == [0] * size
     for method in METHODS:
         expected = train(method, lambda model: model, lambda rows: rows)
-        # the curvature at the start is a difference over a short step, which enlarges rounding a million times
-        torch.testing.assert_close(torch.load(tmp_path / f"{method}.pt"), expected, rtol=0, atol=1e-10)
+        torch.testing.assert_close(torch.load(tmp_path / f"{method}.pt"), expected, rtol=0, atol=1e-11)

@@ -37,7 +37,7 @@ from lariax.formulas import (
     variance_of_mean,
     violation,
 )
-from lariax.torch import _host, _kernels
+from lariax.torch import _device, _host, _kernels
 from lariax.torch._constraints import AbstractConstraint, Seen
 from lariax.torch._optimizer import AbstractConstrained
 from lariax.torch._passes import Closure, Cut, Vector, minus, weighted
@@ -428,10 +428,10 @@ class TrackedLagrangian(AbstractConstrained):
 
     def _indexed_left(self, looks: list[Seen]) -> float:
         """What the examples' violations would change of the gradient, squared."""
-        squares, kinds = 0.0, list(self.constraints.indexed.values())
-        for i, (residual, index) in enumerate(self.joined([look.indexed for look in looks])):
-            free = (self.indexed[i][1][index] <= 0) & kinds[i].inequality
-            squares += float((torch.where(free, residual.clamp(min=0), residual) ** 2).mean())
+        squares, seen = 0.0, self.joined([look.indexed for look in looks])
+        for constraint, y, (residual, index) in zip(self.constraints.indexed.values(), self.indexed, seen, strict=True):
+            left = violation(_device, constraint.inequality, y[1][index], residual)
+            squares += float(torch.mean(left**2))
         return self.indexed_penalty[1] ** 2 * self.indexed_size * squares
 
     def _move_indexed(self, looks: list[Seen], s: Tuned) -> None:
