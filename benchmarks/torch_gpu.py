@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from lariax.torch import _kernels
 
 BOUND = 0.1
 BATCHES = 8  # that take turns
+PASSES = 32  # that are timed at once
 WARM = 320  # calls, of which the first 256 measure
 LATE = 2 * SETTLED  # as many calls into a run, curvature is measured as rarely as it ever is
 METHODS: dict[str, tuple[Callable, dict[str, object], int, int]] = {  # and bare passes: forward alone, and both ways
@@ -37,30 +39,37 @@ GOALS = {"compiled": 0.9, **dict.fromkeys(["QuadraticPenalty", "DualPenalty", "T
 
 
 class Clock:
-    """Medians of repeated runs, by the device's own events where it has them."""
+    """By the device's own events where it has them."""
 
     def __init__(self, device: str, repeats: int) -> None:
         self.device, self.repeats = device, repeats
 
-    def __call__(self, function: Callable[[], object], inner: int = 1) -> float:
-        """Seconds for one call, over `repeats` measurements of `inner` calls."""
-        times = []
+    def _wait(self) -> None:
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+    def _mark(self) -> Any:
+        if self.device != "cuda":
+            return time.process_time()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def _between(self, start: Any, end: Any) -> float:
+        return start.elapsed_time(end) / 1e3 if self.device == "cuda" else end - start
+
+    def in_turn(self, *runs: Callable[[], object]) -> list[float]:
+        """Seconds of each, medians of repeated rounds: a device that slows down slows all of them."""
+        rounds = []
         for _ in range(self.repeats):
-            if self.device == "cuda":
-                start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-                torch.cuda.synchronize()
-                start.record()
-                for _ in range(inner):
-                    function()
-                end.record()
-                torch.cuda.synchronize()
-                times.append(start.elapsed_time(end) / 1e3 / inner)
-            else:
-                begin = time.process_time()
-                for _ in range(inner):
-                    function()
-                times.append((time.process_time() - begin) / inner)
-        return statistics.median(times)
+            self._wait()
+            marks = [self._mark()]
+            for run in runs:
+                run()
+                marks.append(self._mark())
+            self._wait()
+            rounds.append([self._between(*pair) for pair in itertools.pairwise(marks)])
+        return [statistics.median(times) for times in zip(*rounds, strict=True)]
 
 
 def network(parameters: float, device: str) -> torch.nn.Module:
@@ -106,13 +115,19 @@ def update_times(clock: Clock, model: torch.nn.Module) -> dict[str, float]:
     other = torch.empty(7 * size // 2, device=params[0].device)  # as many bytes as the update moves
     source = torch.randn_like(other)
     update = _kernels.Update(params, params, previous, estimate, fresh, stale, None, sure, numbers)
-    kinds = {"calls one by one": _kernels.advance, "compiled": _kernels.update_on(params[0].device)}
-    found = {"copy": clock(lambda: other.copy_(source), 5)}
-    for name, function in kinds.items():
-        run = torch.no_grad()(lambda f=function: f(update))
+    compiled = _kernels.update_on(params[0].device)
+    kinds = {"calls one by one": _kernels.advance, "compiled": compiled, "with sums": partial(compiled, summed=True)}
+    runs = {"copy": lambda: other.copy_(source)}
+    runs |= {name: torch.no_grad()(lambda f=function: f(update)) for name, function in kinds.items()}
+    for run in runs.values():
         run()
-        found[name] = clock(run, 5)
-    return found
+    times = clock.in_turn(*(partial(_often, run, 5) for run in runs.values()))
+    return dict(zip(runs, [seconds / 5 for seconds in times], strict=True))
+
+
+def _often(run: Callable[[], object], times: int) -> None:
+    for _ in range(times):
+        run()
 
 
 def step_times(
@@ -124,7 +139,7 @@ def step_times(
     batches = itertools.cycle([torch.randn(rows, model[0].in_features, device=device) for _ in range(BATCHES)])
     passes = bare(model, batches, *passes_of)
     tunes = isinstance(opt, lt.TrackedLagrangian)
-    cycle = RARELY if tunes else 8
+    cycle = RARELY if tunes else PASSES
 
     def late(first: int, count: int) -> None:
         """Calls as they are late in a run; refreshes are rare and further and further apart."""
@@ -137,10 +152,9 @@ def step_times(
         opt.step(closure, batch)
     late(0, cycle)
     passes()
-    bare_memory, before = _peak(device, passes), clock(passes, 4)
-    step = clock(lambda: late(0, cycle)) / cycle
-    ordinary = clock(lambda: late(1, cycle - 1)) / (cycle - 1)
-    seconds = (before + clock(passes, 4)) / 2
+    bare_memory = _peak(device, passes)
+    each, first, others = clock.in_turn(lambda: _often(passes, PASSES), lambda: late(0, 1), lambda: late(1, cycle - 1))
+    seconds, step, ordinary = each / PASSES, (first + others) / cycle, others / (cycle - 1)
     return {
         "refused": opt.observe().get("backed_off", 0.0),
         "passes": seconds,
@@ -180,7 +194,8 @@ def report(figures: dict[str, Any]) -> str:
             "",
             f"`python -m benchmarks.torch_gpu --repeats {figures['repeats']} --out gpu.json`, {figures['date']}, "
             f"{figures['device']}, torch {figures['torch']}. Six square layers, {figures['parameters']:,} parameters, "
-            f"float32, batches of {figures['rows']:,} rows. The update reads or writes seven streams of parameters.",
+            f"float32, batches of {figures['rows']:,} rows. The update reads or writes seven streams of parameters; "
+            "with sums: as `TrackedLagrangian` has it.",
             "",
             *table(("update", "time", "bandwidth", "of a copy", "goal"), of_updates),
             "",

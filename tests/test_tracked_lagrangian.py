@@ -216,6 +216,27 @@ def test_one_batch_does_not_reopen_a_gain():
     assert after(60) > 0.1
 
 
+def test_a_jump_of_the_gradient_is_an_error_of_the_estimate():
+    """A sample whose kink the step crosses, in a run that has averaged for long: what it leaves in the estimate would
+    be followed for thousands of iterations, if it passed for signal."""
+
+    def kinked(x, z):
+        return 0.5 * jnp.sum((x - z[:2]) ** 2) + jnp.where(z[3] > 9, 16 * jnp.abs(x[0] - z[2]), 0.0)
+
+    problem = lx.Problem(kinked, samples=normal(4), constraints={"sum": lx.Equal(lambda x, z: jnp.sum(x) - 1 + z[0])})
+    result = lx.solve(problem, jnp.zeros(2), TRACKED, iterations=4_000, batch_size=8)
+    oracle, state, k = result.continuation.oracle, result.continuation.run.state, jnp.array(4_001.0)
+    tickets, _ = oracle.draw(jax.random.key(1), jnp.arange(1), oracle.caches(1), (None,) * len(oracle.sources))
+    batch = oracle.fetch(jax.tree.map(lambda ticket: ticket[0], tickets))
+    eta, _ = TRACKED._lengths(state)
+    between = state.x[0] - 0.5 * eta * state.gradient[0]
+    kink = jax.tree.map(lambda z: z.at[0, 2].set(between).at[0, 3].set(10.0), batch)
+    plain, jumped = (TRACKED.step(oracle, state, k, each) for each in (batch, kink))
+    np.testing.assert_allclose(jnp.linalg.norm(jumped.gradient - plain.gradient), 2 * 16 / 8, rtol=0.1)
+    assert plain.of_gradient.error < 0.01
+    np.testing.assert_allclose(jumped.of_gradient.error, (2 * 16 / 8) ** 2, rtol=0.1)
+
+
 def test_gains_steps_and_penalties_can_be_set():
     method = lx.TrackedLagrangian(step_size=0.03, penalty=0.5, gain_exponent=0.8)
     result = lx.solve(BIASED, jnp.zeros(2), method, iterations=1_000, batch_size=8, record_every=100)

@@ -15,8 +15,9 @@ SHAPES = ((8, 3), (8,), (130, 77), (2, 8), (1,), (3, 4, 5, 5))
 
 @pytest.mark.parametrize("good", [True, False])
 @pytest.mark.parametrize("scaled", [True, False])
+@pytest.mark.parametrize("summed", [True, False])
 @pytest.mark.parametrize("kind", ["double", "low", "same", "strided", "channels last"])
-def test_the_update(good, scaled, kind):
+def test_the_update(good, scaled, summed, kind):
     torch.manual_seed(0)
     exact = torch.float32 if kind == "low" else torch.float64
 
@@ -41,12 +42,16 @@ def test_the_update(good, scaled, kind):
         kept = [[part.clone() for part in each] for each in (low or targets, targets, previous, estimate)]
         if not low:
             kept[0] = kept[1]
-        update(_kernels.Update(*kept, fresh, stale, scaling if scaled else None, torch.tensor(good).cuda(), numbers))
-        return kept
+        sure = torch.tensor(good).cuda()
+        sums = update(_kernels.Update(*kept, fresh, stale, scaling if scaled else None, sure, numbers), summed)
+        return kept, sums if good else sums[2:]  # the others are of no use then
 
-    found, expected = updated(_kernels.update_on(torch.device("cuda"))), updated(_kernels.advance)
+    found, sums = updated(_kernels.update_on(torch.device("cuda")))
+    expected, sums_expected = updated(_kernels.advance)
     for ours, theirs in zip(itertools.chain(*found), itertools.chain(*expected), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=2e-6 if low else 1e-14)
+    torch.testing.assert_close(sums, sums_expected, rtol=2e-6 if low else 1e-12, atol=0)
+    assert len(sums) == (0 if not summed else 3 if good else 1)
 
 
 OPTIMIZERS = {
@@ -81,17 +86,3 @@ def test_training(name, monkeypatch):
 
     for ours, theirs in zip(trained("cuda"), trained("cpu"), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-9)
-
-
-@pytest.mark.parametrize("kind", ["double", "scaled", "strided"])
-def test_the_sums(kind):
-    torch.manual_seed(0)
-    a, b, scaling = (
-        [torch.randn(shape, dtype=torch.float64, device="cuda") for shape in (*SHAPES, (40_000,))] for _ in range(3)
-    )
-    if kind == "strided":
-        a = [part.mT.contiguous().mT if part.ndim > 1 else part for part in a]
-    given = a, b, scaling if kind == "scaled" else None
-    torch.testing.assert_close(
-        _kernels.sums_on(torch.device("cuda"))(*given), _kernels.sums(*given), rtol=1e-12, atol=0
-    )

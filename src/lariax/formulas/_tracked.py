@@ -11,10 +11,11 @@ from lariax.formulas._shape import DRIFT, REDUNDANT, Shape, diagonal, push, time
 
 WINDOW = 100  # iterations that a running mean looks back
 FIRST = 256  # so many iterations measure noise, drift and curvature, each of them;
-INTERVALS = {FIRST: 4, 4 * FIRST: 16, 16 * FIRST: 64}  # then, from these on, one in so many does,
+INTERVALS = {FIRST: 4, 4 * FIRST: 16, 16 * FIRST: 64, 64 * FIRST: 256}  # then, from these on, one in so many does,
 *_, (SETTLED, RARELY) = INTERVALS.items()  # in the end
+STRETCH = 0.32  # between two measurements theta changes by this share: they say whether it may
 HASTE = 4.0  # in the first thousand iterations steps may be this much noisier: arriving comes before averaging
-FAR = 10.0  # a remembered curvature this many times the recent ones is not believed much longer
+FAR = 10.0  # this many times what is usual, or explained, is something else
 LEAST = 0.02  # a penalty is at least this share of f's curvature: else a start at a minimum of f would stay there
 RARE = 0.1  # entries with less than this share of the mean rms move alike: a rare gradient bends the more when it comes
 FORCE = 4.0  # ||J^T y|| stays below FORCE times the recent maximum of ||grad f||, a penalty step below half of that
@@ -120,6 +121,21 @@ def believable(xp: Any, filter: Filter, innovation: Any) -> Any:
     return xp.minimum(innovation, 10 * (filter.error + filter.noise))
 
 
+def largest_gradient(xp: Any, filter: Filter, square: Any, swing: Any) -> Any:
+    """A gradient longer than this after one step, given its square before and what new weights may change of it, is no
+    gradient of the problem that was there before."""
+    return FAR * (xp.sqrt(square) + xp.sqrt(filter.noise) + swing)
+
+
+def jolted(xp: Any, filter: Filter, change: Any, explained: Any) -> Filter:
+    """A same-sample difference far beyond what the step and the weights explain is an error that stays in the estimate.
+
+    A sample that crosses a kink of the model makes one, however short the step: too seldom to be seen as drift by
+    measurements now and then. `change` is the difference squared.
+    """
+    return filter._replace(error=filter.error + xp.where(change > (FAR * explained) ** 2, change, 0))
+
+
 def variance_of_mean(xp: Any, parts: Any, mean: Any = None) -> Any:
     """Of independent parts, entry by entry: sum (part - mean)^2 / (n (n - 1))."""
     n, mean = parts.shape[0], xp.mean(parts, axis=0) if mean is None else mean
@@ -179,7 +195,7 @@ def next_scale(
     drift, alpha, noise = of_gradient
     drifts, alphas, noises = of_constraints
     too_long = (drift > allowed * alpha**2 * noise) | (weight @ drifts > allowed * (weight @ (alphas**2 * noises)))
-    return rescaled(xp, scale, too_long, rate)
+    return rescaled(xp, scale, too_long, xp.minimum(rate, 2 * STRETCH / interval_at(xp, k)))
 
 
 def allowed_drift(xp: Any, k: Any, signal: Any) -> Any:

@@ -22,7 +22,9 @@ from lariax.formulas import (
     gain,
     interval_at,
     is_real,
+    jolted,
     lagged,
+    largest_gradient,
     leave_one_out,
     measured,
     metric_for,
@@ -72,6 +74,7 @@ class Seen(NamedTuple):
     constraints: Float[Array, " m"]
     multipliers: Float[Array, " m"]
     weights: Float[Array, " m"]
+    swing: Float[Array, ""]  # what new weights alone may change of the gradient
     then: Vector | None  # the Lagrangian's gradient at x; None: one backward pass, at x+ alone
     now: Vector  # and at x+
     noise: Float[Array, ""]  # of the gradient
@@ -188,8 +191,13 @@ class TrackedLagrangian(AbstractMethod):
             drift=lagged(s.of_constraints.drift, variance_of_mean(jnp, c1 - c0), rate),
             innovation=believable(jnp, s.of_constraints, (jnp.mean(c0, axis=0) - s.constraints) ** 2),
         )
+        wish = _square(s.gradient) if oracle.is_free else _square(x - s.x) / eta**2
+        before = s.of_gradient
+        if seen.then is not None:
+            explained = s.curvature.largest * eta * jnp.sqrt(wish) + seen.swing
+            before = jolted(jnp, before, _square(seen.now - seen.then), explained)
         of_gradient = updated(
-            s.of_gradient,
+            before,
             alpha_g,
             rate,
             noise=seen.noise,
@@ -197,7 +205,6 @@ class TrackedLagrangian(AbstractMethod):
             innovation=believable(jnp, s.of_gradient, _square(seen.measurement - s.gradient)),
         )
 
-        wish = _square(s.gradient) if oracle.is_free else _square(x - s.x) / eta**2
         scale = next_scale(
             jnp,
             s.scale,
@@ -280,7 +287,10 @@ class TrackedLagrangian(AbstractMethod):
             expected = s.scale * rho * times(jnp, shape.dual, s.constraints)
             curvature, drift = self._curvature(oracle, s, often_at(jnp, k), x - s.x, h0, now, followed, expected)
         mean_then = None if self.one_backward or h0 is None else h0.mean
-        return Seen(c0, c1, constraints, bound * multipliers, weights, mean_then, h1.mean, noise, drift, curvature)
+        swing = push(jnp, shape, weights - s.weights)
+        return Seen(
+            c0, c1, constraints, bound * multipliers, weights, swing, mean_then, h1.mean, noise, drift, curvature
+        )
 
     def _lengths(self, s: TrackedState) -> tuple[Array, Array]:
         """eta and rho."""
@@ -479,8 +489,7 @@ def _violation(oracle: Oracle, s: TrackedState) -> Float[Array, " m"]:
 
 def _sound(s: TrackedState, seen: Seen) -> Bool[Array, ""]:
     """Whether the gradient is finite and has not grown beyond reason in one step."""
-    swing = push(jnp, s.shape, seen.weights - s.weights)  # what new weights alone may change
-    limit = 10 * (jnp.sqrt(_square(seen.measurement)) + jnp.sqrt(s.of_gradient.noise) + swing)
+    limit = largest_gradient(jnp, s.of_gradient, _square(seen.measurement), seen.swing)
     known = jnp.sum(seen.constraints) + seen.noise + seen.drift + seen.curvature.largest
     return (jnp.sqrt(_square(seen.now)) <= limit) & jnp.isfinite(limit + known)
 

@@ -1,4 +1,4 @@
-"""Passes over vectors like the parameters: the update, and the sums that the controllers need. On a GPU each is one."""
+"""The update, with sums that the controllers need: over vectors like the parameters, on a GPU in one pass."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -42,10 +42,11 @@ class Update(NamedTuple):
         return self._replace(numbers=self.numbers[places], **own)
 
 
-def advance(update: Update) -> None:
+def advance(update: Update, summed: bool = False) -> Tensors:
     """g+ = storm(fresh, stale, g), x+ = x - eta scaling g+, and x is kept as the previous point.
 
-    If `good` turns out to be false, the old estimate is followed from the previous point.
+    If `good` turns out to be false, the old estimate is followed from the previous point. If they are wanted, returns
+    the sums ||stale - g||^2, ||fresh - stale||^2 and ||g+||^2, their terms multiplied by `scaling`.
     """
     params, targets, previous, estimate, fresh, stale, scaling, good, numbers = update
     new = [storm(*each, numbers[0]) for each in zip(fresh, stale, estimate, strict=True)]
@@ -55,12 +56,21 @@ def advance(update: Update) -> None:
     steps = torch.where(good, *numbers[1:].chunk(2))
     moves = new if scaling is None else [g * s for g, s in zip(new, scaling, strict=True)]
     ends = [x - steps[i] * g for i, (x, g) in enumerate(zip(base, moves, strict=True))]
+    pairs = ((stale, estimate), (fresh, stale), (new, None)) if summed else ()
+    sums = [_apart(a, b, scaling) for a, b in pairs]
     for old, value in [
         *zip(estimate, new, strict=True),
         *zip(previous, kept, strict=True),
         *zip(targets, ends, strict=True),
     ]:
         old.copy_(value)
+    return sums
+
+
+def _apart(a: Tensors, b: Tensors | None, scaling: Tensors | None) -> Tensor:
+    """||a - b||^2."""
+    squares = [x**2 for x in (a if b is None else map(torch.sub, a, b))]
+    return torch.stack([x.sum() for x in (squares if scaling is None else map(torch.mul, squares, scaling))]).sum()
 
 
 def follow(estimate: Tensors, fresh: Tensors, stale: Tensors, momentum: float) -> None:
@@ -69,16 +79,10 @@ def follow(estimate: Tensors, fresh: Tensors, stale: Tensors, momentum: float) -
         torch.add(now, g.sub_(then), alpha=1 - momentum, out=g)
 
 
-def update_on(device: torch.device) -> Callable[[Update], None]:
+def update_on(device: torch.device) -> Callable[..., Tensors]:
     """`advance`, as one pass over memory where that can be had."""
     own = own_kernels(device)
     return advance if own is None else own.advance
-
-
-def sums_on(device: torch.device) -> Callable[[Tensors, Tensors, Tensors | None], Tensors]:
-    """`sums`, likewise."""
-    own = own_kernels(device)
-    return sums if own is None else own.sums
 
 
 def own_kernels(device: torch.device) -> Any:
@@ -89,14 +93,6 @@ def own_kernels(device: torch.device) -> Any:
 
             return _triton
     return None
-
-
-def sums(a: Tensors, b: Tensors, scaling: Tensors | None) -> Tensors:
-    """||a||^2, ||a - b||^2 and ||b||^2, all with `scaling`, in one read of both."""
-    if scaling is not None:
-        a, b = ([x * s for x, s in zip(vector, scaling, strict=True)] for vector in (a, b))
-    each = [(square(x), square(x - y), square(y)) for x, y in zip(a, b, strict=True)]
-    return list(each[0]) if len(each) == 1 else [torch.stack(kind).sum() for kind in zip(*each, strict=True)]
 
 
 def square(x: Tensor) -> Tensor:

@@ -150,12 +150,13 @@ class AbstractConstrained(torch.optim.Optimizer):
         scaling: Vector | None,
         good: Tensor,
         numbers: list[float],
-    ) -> None:
+        summed: bool = False,
+    ) -> list[Tensor]:
+        """The update where vectors are not flat, and sums."""
         device = self.space.params[0].device
         vectors = (self.space.params, self.targets, self.previous, estimate, fresh, stale)
-        _kernels.update_on(device)(
-            _kernels.Update(*vectors, scaling, good, _kernels.sent(np.array(numbers), device, self.space.dtype))
-        )
+        sent = _kernels.sent(np.array(numbers), device, self.space.dtype)
+        return _kernels.update_on(device)(_kernels.Update(*vectors, scaling, good, sent), summed)
 
     def _shift(self, targets: list[Tensor], estimate: Vector, steps: list[float], scaling: Vector | None) -> None:
         views = self.space.views(estimate)

@@ -23,7 +23,9 @@ from lariax.formulas import (
     believable,
     interval_at,
     is_real,
+    jolted,
     lagged,
+    largest_gradient,
     measured,
     metric_for,
     next_refresh,
@@ -143,32 +145,37 @@ class TrackedLagrangian(AbstractConstrained):
         else:
             cut = self.passes.cut(batch, 2)
             seen = self.passes.insist(lambda: self._look(closure, cut, k, measuring=True))
-        loss, limit = self._loss(seen.present), self._limit(seen)
+        loss = self._loss(seen.present)
         self.calls += 1
         if k > self.next_refresh - self.window:
             self.recent.append(batch)
         if refresh or self.space.flat or self.indexed or any(self.proximals):
-            self._settle(closure, seen, seen.now_square.item() <= limit, refresh)
+            self._settle(closure, seen, refresh)
         else:
-            self._launch(seen, seen.now_square <= limit)
+            self._launch(seen)
         return loss
 
     @property
     def tuned(self) -> Tuned | None:
         """The state; where a step is under way, after it."""
         if self.under_way is not None:
-            (sound,), outcomes = self.under_way.sound.numbers(), self.under_way.outcomes
-            self.known, self.moved = outcomes[0 if sound else 1]
-            self.under_way = None
+            told, seen, moves = self.under_way
+            sound, off, change, square = told.numbers()
+            self.known = self._learned(seen, off, change) if sound else seen.old.backed()
+            self.moved, self.under_way = moves[0 if sound else 1]._replace(square=square), None
         return self.known
 
-    def _settle(self, closure: Closure, seen: Looked, sound: bool, refresh: bool) -> None:
+    def _settle(self, closure: Closure, seen: Looked, refresh: bool) -> None:
         """The refresh and the move that follow; or the step back, and a shorter one from there."""
-        fresh, stale, momentum = (seen.now, seen.before, seen.alpha) if sound else (None, None, 1.0)
-        self.known = seen.new if sound else seen.old.backed()
-        if sound:
+        fresh: Vector | None = seen.now
+        stale: Vector | None = seen.before
+        momentum = seen.alpha
+        if seen.now_square.item() <= seen.limit:
+            apart = self._square(minus(seen.before, self.estimate)), self._square(minus(seen.now, seen.before))
+            self.known = self._learned(seen, *Arriving(*apart).numbers())
             self._move_indexed(seen.present, seen.old)
         else:
+            fresh, stale, momentum, self.known = None, None, 1.0, seen.old.backed()
             torch._foreach_copy_(self.space.params, self.previous)
             self.exact = {}
         if refresh and fresh is not None and stale is not None:
@@ -204,7 +211,7 @@ class TrackedLagrangian(AbstractConstrained):
         c0, c1 = self.near.rows(self._gathered(looks)), self.near.rows(rows)
         values = self.weigh(there, c0, c1)
         arriving = Arriving(*values[:3], *values.spread)
-        early = None if before is None or self.one_backward else Arriving(*self._sums(before.mean))
+        early = None if before is None or self.one_backward else self._sizes(before.mean)
 
         own, whole = self._cotangent(values.each_weights[self.passes.own(cut.total)], cut), len(cut.pieces) == 1
         sets: list[Choice] = [lambda i, look: (own if whole else own[cut.pieces[i].rows], self._indexed(look, 1))]
@@ -218,14 +225,28 @@ class TrackedLagrangian(AbstractConstrained):
         (now, *others), present = self._backward(closure, cut, sets, graphs)
         size, told = self._square(now.mean), None
         if early is None:
-            early = Arriving(*self._sums(now.mean))
+            early = self._sizes(now.mean)
         if measuring and before is not None:
             told = Arriving(*self._answers(others, before, now, cut.shares)).numbers()
-        sizes = early.numbers()
+        size_before, *summed = early.numbers()
+        length = (summed[0] if summed else self.moved.square) * (self.moved.reach**2 or 1.0)
         left = self._indexed_left(present) if self.indexed else 0.0
-        new, momentum = self._turned(s, k, alpha, arriving.numbers(), [*sizes, left], told)
-        stale = now.mean if before is None or self.one_backward else before.mean
-        return Looked(s, new, momentum, now.mean, stale, size, sizes[0], present)
+        new, momentum = self._turned(s, k, alpha, arriving.numbers(), [size_before, length, left], told)
+        swing = push(_host, s.shape, new.weights - s.weights) + (
+            self._indexed_swing(looks, present) if self.indexed else 0.0
+        )
+        return Looked(
+            s,
+            new,
+            momentum,
+            rate_at(_host, k),
+            now=now.mean,
+            before=now.mean if before is None or self.one_backward else before.mean,
+            present=present,
+            now_square=size,
+            limit=self._limit(s, new, size_before, swing),
+            explained=s.curvature.largest * np.sqrt(length) + swing,
+        )
 
     def _turned(
         self,
@@ -236,24 +257,22 @@ class TrackedLagrangian(AbstractConstrained):
         sizes: list[Any],
         told: list[Any] | None,
     ) -> tuple[Tuned, float]:
-        """The next state, and the momentum of the gradient."""
+        """The next state but for what its gradients say about their estimate, and the momentum of the gradient."""
         rules, rate = self.rules, rate_at(_host, k)
         constraints, multipliers, weights, *spread = values
         of_constraints = rules.of_constraints(s, Spread(*spread), alpha_u, rate)
-        size, off, moved, left = sizes
+        size, length, left = sizes
         alpha, scale = rules.gain(s.of_gradient, k), s.scale
         if self.one_backward:
             alpha = max(alpha, min(1.0, 4 * scale))  # a mean that lags behind the steps would swing
         curvature, drift, noise = s.curvature, s.of_gradient.drift, s.of_gradient.noise
         if told is not None:
-            spread, length, x, *answers = told
+            spread, dx, x, *answers = told
             noise = lagged(noise, spread + rules.eps**2 * size, noise_rate_at(_host, k))  # rounding is noise too
-            length = length + rules.tiny
-            seen = Answers(length, is_real(_host, length, x, rules.eps), *answers)
+            dx = dx + rules.tiny
+            seen = Answers(dx, is_real(_host, dx, x, rules.eps), *answers)
             curvature, drift = measured(_host, curvature, drift, seen, often_at(_host, k))
         curvature = remembered(_host, curvature, k)
-        innovation = believable(_host, s.of_gradient, off)
-        of_gradient = updated(s.of_gradient, alpha, rate, noise=noise, drift=drift, innovation=innovation)
         scale = next_scale(
             _host,
             scale,
@@ -262,7 +281,7 @@ class TrackedLagrangian(AbstractConstrained):
             s.shape,
             left=violation(_host, rules.inequality, s.multipliers, s.constraints),
             gain_of_step=max(
-                moved * (self.moved.reach**2 or 1.0) / (self.moved.eta**2 * s.of_gradient.error + rules.tiny),
+                length / (self.moved.eta**2 * s.of_gradient.error + rules.tiny),
                 left / (s.of_gradient.error + rules.tiny),
             ),
             error=s.of_constraints.error,
@@ -276,28 +295,40 @@ class TrackedLagrangian(AbstractConstrained):
             constraints=constraints,
             multipliers=multipliers,
             weights=weights,
-            of_gradient=of_gradient,
+            of_gradient=s.of_gradient._replace(noise=noise, drift=drift),
             of_constraints=of_constraints,
             curvature=curvature,
             scale=scale,
         ), alpha
 
-    def _limit(self, seen: Looked) -> float:
+    def _learned(self, seen: Looked, off: Any, change: Any) -> Tuned:
+        """The next state, given the squares of what the gradient at the previous point is off the estimate and of its
+        change by the step."""
+        before, new = seen.old.of_gradient, seen.new.of_gradient
+        filter = updated(
+            jolted(_host, before, change, seen.explained),
+            seen.alpha,
+            seen.rate,
+            noise=new.noise,
+            drift=new.drift,
+            innovation=believable(_host, before, off),
+        )
+        return seen.new._replace(of_gradient=filter)
+
+    def _limit(self, s: Tuned, new: Tuned, square: Any, swing: Any) -> float:
         """What ||gradient||^2 may be, not to have grown beyond reason in one step; -1 where numbers are not finite."""
-        s, new = seen.old, seen.new
-        swing = push(_host, s.shape, new.weights - s.weights)  # what new weights alone may change
-        limit = 10 * (np.sqrt(seen.before_square) + np.sqrt(s.of_gradient.noise) + swing)
+        limit = largest_gradient(_host, s.of_gradient, square, swing)
         known = _host.sum(new.constraints) + new.of_gradient.noise + new.of_gradient.drift + new.curvature.largest
         return float(limit**2) if np.isfinite(limit + known) else -1.0
 
-    def _launch(self, seen: Looked, good: Tensor) -> None:
+    def _launch(self, seen: Looked) -> None:
         """The update, under way on the device before the host knows whether the step was good."""
-        sound = Arriving(good)
-        outcomes = [(tuned, self._moving(tuned)) for tuned in (seen.new, seen.old.backed())]
-        steps = [step for _, moved in outcomes for step in self._steps(moved.eta)]
-        self._fused(seen.now, seen.before, self.estimate, self._scaling(), good, [seen.alpha, *steps])
+        good = seen.now_square <= seen.limit
+        moves = [self._moving(tuned) for tuned in (seen.new, seen.old.backed())]
+        numbers = [seen.alpha, *(step for moved in moves for step in self._steps(moved.eta))]
+        sums = self._fused(seen.now, seen.before, self.estimate, self._scaling(), good, numbers, summed=True)
         self._finish(self.targets, 0.0, None)
-        self.under_way = UnderWay(sound, outcomes)
+        self.under_way = UnderWay(Arriving(good, *sums), seen.numbers(), moves)
 
     # --- looking
 
@@ -364,10 +395,12 @@ class TrackedLagrangian(AbstractConstrained):
 
     # --- the numbers
 
-    def _sums(self, gradient: Vector) -> list[Tensor]:
-        """||gradient||^2, its distance to the estimate squared, ||dx||^2 or ||dx / reach||^2."""
-        found = _kernels.sums_on(self.constraints.device)(gradient, self.estimate, self.metric)
-        return found if self.moved.reach else [*found[:2], self._length(self._dx())]
+    def _sizes(self, gradient: Vector) -> Arriving:
+        """||gradient||^2; and ||dx||^2 or ||dx / reach||^2, if it was not summed in passing."""
+        sizes = [self._square(gradient)]
+        if self.moved.square is None:
+            sizes.append(self._square(self.estimate) if self.moved.reach else self._length(self._dx()))
+        return Arriving(*sizes)
 
     def _dx(self) -> Vector:
         return minus(self.space.point(), self.space.pack(self.previous))
@@ -433,6 +466,15 @@ class TrackedLagrangian(AbstractConstrained):
             left = violation(_device, constraint.inequality, y[1][index], residual)
             squares += float(torch.mean(left**2))
         return self.indexed_penalty[1] ** 2 * self.indexed_size * squares
+
+    def _indexed_swing(self, before: list[Seen], now: list[Seen]) -> float:
+        """What new weights of examples may change of the gradient."""
+        old, new = (
+            self.indexed_weights(self.joined([look.indexed for look in looks]), self.indexed_penalty[which], which)
+            for which, looks in enumerate((before, now))
+        )
+        squares = sum(float(torch.mean((b - a) ** 2)) for a, b in zip(old, new, strict=True))
+        return (self.indexed_size * squares) ** 0.5
 
     def _move_indexed(self, looks: list[Seen], s: Tuned) -> None:
         if self.indexed:

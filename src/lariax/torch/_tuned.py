@@ -110,6 +110,7 @@ class Moved(NamedTuple):
     eta: float
     rho: float
     reach: float  # dx = -reach * estimate in it; 0: not so, for sets, groups or low precision
+    square: Any = None  # ||estimate||^2, where it was summed in passing
 
 
 class Looked(NamedTuple):
@@ -118,11 +119,17 @@ class Looked(NamedTuple):
     old: Tuned
     new: Tuned
     alpha: Any
+    rate: float
     now: Vector  # gradients
     before: Vector
-    now_square: Tensor  # still on the device
-    before_square: Any
     present: list[Seen]
+    now_square: Tensor  # still on the device
+    limit: float  # of now_square; -1 where numbers are not finite
+    explained: float  # of ||now - before||
+
+    def numbers(self) -> "Looked":
+        """Without the vectors, to be kept."""
+        return self._replace(now=[], before=[], present=[])
 
 
 class Arriving:
@@ -145,10 +152,11 @@ class Arriving:
 
 
 class UnderWay(NamedTuple):
-    """A step of which the host does not know yet whether it was sound, with the states and moves if so and if not."""
+    """A step of which the host does not know yet whether it was sound, nor the sums over its vectors."""
 
-    sound: Arriving
-    outcomes: list[tuple[Tuned, Moved]]
+    told: Arriving
+    seen: Looked
+    moves: list[Moved]  # if it was, and if not
 
 
 class Groups(NamedTuple):
