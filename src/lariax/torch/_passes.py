@@ -43,6 +43,18 @@ class Cut(NamedTuple):
     streamed: bool  # it came in several parts, of which one is to be in memory at a time
 
 
+class Groups(NamedTuple):
+    """Gradients of the Lagrangian for one batch, group by group, and their mean."""
+
+    each: list[Vector]
+    mean: Vector
+
+
+Choice = Callable[[int, Seen], tuple[Tensor, list[Tensor]]]
+"""(number of a piece, what was seen of it) -> weights of its values in the whole batch's mean, and of its indexed
+constraints."""
+
+
 class Space:
     """The parameters as a vector. On the CPU it is one flat tensor, on a GPU one tensor a parameter."""
 
@@ -169,6 +181,33 @@ class Passes:
                 again = self.call(closure, piece)
             yield again, False
         yield self.call(closure, piece) if seen is None else seen, False
+
+    def backward(
+        self, closure: Closure, cut: Cut, sets: list[Choice], graphs: list[Seen] | None
+    ) -> tuple[list[Groups], list[Seen]]:
+        """Gradients of the Lagrangian for several sets of weights, group by group; and what was seen."""
+        if graphs and len(graphs) == len(sets) == len(cut.shares) == 1:  # most calls, and quicker
+            weights, indexed = sets[0](0, graphs[0])
+            whole = self.total(self.pull(graphs[0], weights, indexed, cut.total))
+            return [Groups([whole], whole)], [graphs[0].without_graph()]
+        looks = []
+        sums: list[list[list[Vector]]] = [[[] for _ in cut.shares] for _ in sets]
+        for i, piece in enumerate(cut.pieces):
+            share = cut.shares[piece.group]
+            copies = self.copies(closure, piece, len(sets), graphs[i] if graphs else None)
+            for of_set, choose, (look, keep) in zip(sums, sets, copies, strict=True):
+                weights, indexed = choose(i, look)
+                parts = of_set[piece.group]
+                weights = weights if share == 1 else weights / share
+                parts.append(self.pull(look, weights, indexed, share * cut.total, keep))
+                if len(parts) == 2:
+                    parts[:] = [weighted(parts, [1.0, 1.0])]
+            looks.append(look.without_graph())
+        groups = []
+        for parts_of in sums:
+            each = [self.total(parts[0] if parts else self.space.zeros()) for parts in parts_of]
+            groups.append(Groups(each, weighted(each, cut.shares)))
+        return groups, looks
 
     def gradient(self, outputs: Any, cotangents: Any, keep: bool, batched: bool = False) -> Any:
         try:

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from lariax.formulas import PROBES, Load, Shape, averaged, diagonal_shape, is_whitened, sizes, whitened
 from lariax.torch._constraints import Seen
-from lariax.torch._passes import Closure, Passes, Piece, rows_of
+from lariax.torch._passes import Closure, Passes, Piece, Vector, minus, rows_of
+from lariax.torch._tuned import sum_of_squares
 
 ROW_ENTRIES = 2**21
 """Rows of a batch times constraints times parameters up to which gradients are taken row by row,"""
@@ -88,6 +89,29 @@ class Survey:
                     else:
                         moments.add(self._gradient(seen.loss.mean())[None], seen.size)
         return moments.over(self.passes)
+
+    def bend(self) -> float:
+        """Its curvature on the first batch, from a short step along its gradient, or anywhere if it has none."""
+        cut, point, info = self.passes.cut(self.batches[0]), self.space.point(), torch.finfo(self.space.dtype)
+        nothing = self.origin.new_zeros(self.constraints.rows)
+
+        def objective_alone(i: int, look: Seen) -> tuple[Tensor, list[Tensor]]:
+            return nothing, [torch.zeros_like(residual) for residual, _ in look.indexed]
+
+        def slope_at(x: list[Tensor]) -> Vector:
+            with self.passes.undisturbed(), self.passes.at(x):
+                return self.passes.backward(self.closure, cut, [objective_alone], None)[0][0].mean
+
+        slope = slope_at([p.data for p in self.space.params])
+        size, steep = (float(torch.sqrt(sum_of_squares(v))) for v in (point, slope))
+        along = [g / (steep + info.tiny) for g in slope]
+        if steep == 0:
+            along = [torch.full_like(g, self.space.size**-0.5) for g in slope]
+        reach = 100 * info.eps**0.5 * (1 + size)
+        probe = self.space.views([x - reach * g for x, g in zip(point, along, strict=True)])
+        beyond = slope_at([v.to(p) for v, p in zip(probe, self.space.params, strict=True)])
+        bend = float(torch.sqrt(sum_of_squares(minus(beyond, slope)))) / (reach + info.tiny)
+        return max(bend, 1e-3 * steep / (1 + size))
 
     # --- constraints with a multiplier for each example
 

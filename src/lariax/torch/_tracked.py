@@ -42,12 +42,10 @@ from lariax.formulas import (
 from lariax.torch import _device, _host, _kernels
 from lariax.torch._constraints import AbstractConstraint, Seen
 from lariax.torch._optimizer import AbstractConstrained
-from lariax.torch._passes import Closure, Cut, Vector, minus, weighted
+from lariax.torch._passes import Choice, Closure, Cut, Groups, Vector, minus
 from lariax.torch._survey import Survey
 from lariax.torch._tuned import (
     Arriving,
-    Choice,
-    Groups,
     Looked,
     Moved,
     Rules,
@@ -203,7 +201,7 @@ class TrackedLagrangian(AbstractConstrained):
             there = self._near_rows(s, alpha)
             weights, before = self._cotangent(there.weights, cut), None
             if both:
-                (before,), looks = self._backward(closure, cut, [self._alike(weights, 0)], looks or None)
+                (before,), looks = self.passes.backward(closure, cut, [self._alike(weights, 0)], looks or None)
         self.passes.set_random_state(random)
         hold = hold and not (measuring and self.passes.single_use)
         graphs = [self.passes.call(closure, piece) for piece in cut.pieces] if hold else None
@@ -222,7 +220,7 @@ class TrackedLagrangian(AbstractConstrained):
                 self._alike(follow, 1),
                 self._alike(moved, 1),
             ]
-        (now, *others), present = self._backward(closure, cut, sets, graphs)
+        (now, *others), present = self.passes.backward(closure, cut, sets, graphs)
         size, told = self._square(now.mean), None
         if early is None:
             early = self._sizes(now.mean)
@@ -331,33 +329,6 @@ class TrackedLagrangian(AbstractConstrained):
         self.under_way = UnderWay(Arriving(good, *sums), seen.numbers(), moves)
 
     # --- looking
-
-    def _backward(
-        self, closure: Closure, cut: Cut, sets: list[Choice], graphs: list[Seen] | None
-    ) -> tuple[list[Groups], list[Seen]]:
-        """Gradients of the Lagrangian for several sets of weights, group by group; and what was seen."""
-        if graphs and len(graphs) == len(sets) == len(cut.shares) == 1:  # most calls, and quicker
-            weights, indexed = sets[0](0, graphs[0])
-            whole = self.passes.total(self.passes.pull(graphs[0], weights, indexed, cut.total))
-            return [Groups([whole], whole)], [graphs[0].without_graph()]
-        looks = []
-        sums: list[list[list[Vector]]] = [[[] for _ in cut.shares] for _ in sets]
-        for i, piece in enumerate(cut.pieces):
-            share = cut.shares[piece.group]
-            copies = self.passes.copies(closure, piece, len(sets), graphs[i] if graphs else None)
-            for of_set, choose, (look, keep) in zip(sums, sets, copies, strict=True):
-                weights, indexed = choose(i, look)
-                parts = of_set[piece.group]
-                weights = weights if share == 1 else weights / share
-                parts.append(self.passes.pull(look, weights, indexed, share * cut.total, keep))
-                if len(parts) == 2:
-                    parts[:] = [weighted(parts, [1.0, 1.0])]
-            looks.append(look.without_graph())
-        groups = []
-        for parts_of in sums:
-            each = [self.passes.total(parts[0] if parts else self.space.zeros()) for parts in parts_of]
-            groups.append(Groups(each, weighted(each, cut.shares)))
-        return groups, looks
 
     def _gathered(self, looks: list[Seen]) -> Tensor:
         rows = [look.residuals for look in looks]
@@ -530,7 +501,7 @@ class TrackedLagrangian(AbstractConstrained):
         if self.adaptive_metric:
             self.metric = [torch.ones_like(part) for part in self.space.zeros()]
         self.indexed_size = self._indexed_size(closure)
-        largest = self._bend(closure, cut)
+        largest = np.float64(self._survey(closure).bend())
 
         # noise of values and gradients over all batches
         objective = self._survey(closure).objective()
@@ -546,7 +517,7 @@ class TrackedLagrangian(AbstractConstrained):
         own = self._cotangent(each[passes.own(cut.total)], cut)
         self.indexed_penalty = (largest / self.indexed_size,) * 2
         sets: list[Choice] = [lambda i, look: (own[cut.pieces[i].rows], self._indexed(look, 1))]
-        (first,), looks = self._backward(closure, cut, sets, None)
+        (first,), looks = self.passes.backward(closure, cut, sets, None)
         self.estimate = first.mean
         noise = np.float64(self._spread(first.each, cut.shares))
         tuned = Tuned(
@@ -562,24 +533,6 @@ class TrackedLagrangian(AbstractConstrained):
         )
         self._move_indexed(looks, tuned)
         return tuned, self._loss(looks)
-
-    def _bend(self, closure: Closure, cut: Cut) -> float:
-        """The curvature of the objective, from a short step along its gradient, or anywhere if it has none."""
-        space, nothing = self.space, self._sent(np.zeros(self.constraints.rows))
-        plain: list[Choice] = [lambda i, look: (nothing, [torch.zeros_like(residual) for residual, _ in look.indexed])]
-        point = space.point()
-        with self.passes.undisturbed():
-            slope = self._backward(closure, cut, plain, None)[0][0].mean
-        size, steep = (float(torch.sqrt(sum_of_squares(v))) for v in (point, slope))
-        along = [g / (steep + self.rules.tiny) for g in slope]
-        if steep == 0:
-            along = [torch.full_like(g, space.size**-0.5) for g in slope]
-        reach = 100 * self.rules.eps**0.5 * (1 + size)
-        probe = space.views([x - reach * g for x, g in zip(point, along, strict=True)])
-        with self.passes.undisturbed(), self.passes.at([v.to(p) for v, p in zip(probe, space.params, strict=True)]):
-            beyond = self._backward(closure, cut, plain, None)[0][0].mean
-        bend = float(torch.sqrt(sum_of_squares(minus(beyond, slope)))) / (reach + self.rules.tiny)
-        return np.float64(max(bend, 1e-3 * steep / (1 + size)))
 
     def _soundly_refreshed(self, closure: Closure, s: Tuned) -> Tuned:
         """A sample that the method refused, among those that are looked back on, would spoil it."""
@@ -620,7 +573,7 @@ class TrackedLagrangian(AbstractConstrained):
         with self.passes.undisturbed():
             for cut in map(self.passes.cut, self.recent):
                 weights = self._cotangent(s.weights, cut)
-                for group in self._backward(closure, cut, [self._alike(weights, 1)], None)[0][0].each:
+                for group in self.passes.backward(closure, cut, [self._alike(weights, 1)], None)[0][0].each:
                     torch._foreach_addcmul_(squares, group, group)
                     count += 1
         rms = [torch.sqrt(total / count) for total in squares]
@@ -630,15 +583,7 @@ class TrackedLagrangian(AbstractConstrained):
             torch.sqrt(old * new) for old, new in zip(before, wanted, strict=True)
         ]  # halfway: looks are noisy
         change = torch.cat([(new / old).reshape(-1) for new, old in zip(self.metric, before, strict=True)])
-        size = float(torch.mean(change**2))
-        powers = zip(s.curvature, (1, 2, 1, 2, 1), strict=True)
-        jacobian = s.shape.jacobian * change.double().cpu().numpy()
-        return s._replace(
-            of_gradient=Filter(*(value * size for value in s.of_gradient)),
-            curvature=Curvature(*(value * size**power for value, power in powers)),
-            force=s.force * size,
-            shape=s.shape._replace(jacobian=jacobian),
-        )
+        return s.in_metric(change.double().cpu().numpy(), float(torch.mean(change**2)))
 
     def _survey(self, closure: Closure) -> Survey:
         metric = None if self.metric is None else torch.cat([part.reshape(-1) for part in self.metric])

@@ -1,6 +1,5 @@
 """The self-tuned method's numbers: its state, and the rules that turn it over."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -53,6 +52,16 @@ class Tuned(NamedTuple):
     def backed(self) -> "Tuned":
         """After a step that was taken back: the next one is shorter."""
         return self._replace(scale=max(self.scale / 4, 1e-8), backed_off=self.backed_off + 1)
+
+    def in_metric(self, change: np.ndarray, size: float) -> "Tuned":
+        """In coordinates that gradients are `change` times as long in, entry by entry; `size`: its mean square."""
+        powers = zip(self.curvature, (1, 2, 1, 2, 1), strict=True)
+        return self._replace(
+            of_gradient=Filter(*(value * size for value in self.of_gradient)),
+            curvature=Curvature(*(value * size**power for value, power in powers)),
+            force=self.force * size,
+            shape=self.shape._replace(jacobian=self.shape.jacobian * change),
+        )
 
     def is_finite(self) -> bool:
         return all(np.isfinite(leaf).all() for leaf in tree_leaves(self))
@@ -157,18 +166,6 @@ class UnderWay(NamedTuple):
     told: Arriving
     seen: Looked
     moves: list[Moved]  # if it was, and if not
-
-
-class Groups(NamedTuple):
-    """Gradients of the Lagrangian for one batch, group by group, and their mean."""
-
-    each: list[Vector]
-    mean: Vector
-
-
-Choice = Callable[[int, Seen], tuple[Tensor, list[Tensor]]]
-"""(number of a piece, what was seen of it) -> weights of its values in the whole batch's mean, and of its indexed
-constraints."""
 
 
 @dataclass
