@@ -324,3 +324,22 @@ def test_a_lower_and_an_upper_bound_do_not_press_against_each_other():
     assert result.multipliers["down"] == 0
     np.testing.assert_allclose(result.multipliers["up"], 0.995, atol=0.06)
     np.testing.assert_allclose(result.x, [0.005, 2.0], atol=0.06)
+
+
+def test_kinks_are_remarked_on_and_rounded_kinks_are_no_trouble():
+    """Five newsvendors with a common budget, x = 0.4 each; the limit of the tangential error is 2.6 / sqrt(draws)."""
+
+    def newsvendors(positive_part):
+        return lx.Problem(
+            lambda x, z: jnp.sum(2 * positive_part(x - z[:5]) - 1.5 * (x - z[:5])),
+            samples=normal(6),
+            constraints={"budget": lx.Equal(lambda x, z: jnp.sum(x) - 2 + 0.5 * z[5])},
+        )
+
+    def solved(positive_part):
+        return lx.solve(newsvendors(positive_part), jnp.zeros(5), TRACKED, iterations=10_000, batch_size=2)
+
+    kinked, rounded = solved(jax.nn.relu), solved(lambda t: 0.1 * jax.nn.softplus(t / 0.1))
+    assert "kinks" in kinked.message
+    assert "kinks" not in rounded.message
+    assert np.linalg.norm(rounded.x - 0.4) < 3 * 2.6 / np.sqrt(20_000)

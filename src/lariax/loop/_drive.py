@@ -249,6 +249,8 @@ class Drive:
         remarks = []
         if status == "diverged":
             remarks += self._diagnosis()
+        if remark := self.start.method.remark(self.position.run.state, self.position.run.iteration):
+            remarks.append(remark)
         if self.failure is not None:
             remarks.append(f"The Stream failed with {type(self.failure).__name__}: {self.failure}.")
         if self.keeper and self.keeper.error:

@@ -78,6 +78,10 @@ class AbstractMethod(eqx.Module):
         """Evaluations until now that only the run can count, in loops of a length that depends on what they find."""
         return jnp.int32(0)
 
+    def remark(self, state: State, k: Float[Array, ""]) -> str:
+        """What the user should know about the problem after iteration k, if anything."""
+        return ""
+
     @abc.abstractmethod
     def observe(self, oracle: Oracle, state: State, k: Float[Array, ""]) -> dict[str, Array]:
         """Scalars worth plotting, after iteration k; "stationarity" is one of them if the method has an estimate of

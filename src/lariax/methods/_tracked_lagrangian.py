@@ -49,6 +49,8 @@ from lariax.methods._base import AbstractMethod, Answer, check_positive
 from lariax.methods._whitening import shaped
 from lariax.oracle import Batch, Look, Oracle, Parts, Vector, for_each
 
+KINKED = 30  # k alpha is about 1 where all samples are averaged; from here on, jumps are worth a remark
+
 
 class TrackedState(NamedTuple):
     x: Vector
@@ -64,6 +66,7 @@ class TrackedState(NamedTuple):
     shape: Shape
     metric: Vector | None  # x = metric * (the coordinates in which the method moves); None: 1
     backed_off: Float[Array, ""]  # how many steps were refused
+    jumps: Float[Array, ""]  # how many gradients jumped, and brought the estimate more error than it had
 
 
 class Seen(NamedTuple):
@@ -235,6 +238,7 @@ class TrackedLagrangian(AbstractMethod):
             shape=s.shape,
             metric=s.metric,
             backed_off=s.backed_off,
+            jumps=s.jumps + (before.error > 2 * s.of_gradient.error),
         )
         back = s._replace(scale=jnp.maximum(s.scale / 4, 1e-8), backed_off=s.backed_off + 1)
         good = _sound(s, seen)
@@ -381,6 +385,7 @@ class TrackedLagrangian(AbstractMethod):
             shape=shape,
             metric=jnp.ones_like(point) if self.adaptive_metric else None,
             backed_off=zero,
+            jumps=zero,
         )
 
     @staticmethod
@@ -464,6 +469,15 @@ class TrackedLagrangian(AbstractMethod):
             slope = push(jnp, shape, scaled)
         return significant & (slope**2 < REDUNDANT * left @ scaled)
 
+    def remark(self, state: TrackedState, k: Float[Array, ""]) -> str:
+        if state.jumps < 3 or k * self._gain(state.of_gradient, k) < KINKED:
+            return ""
+        return (
+            f"The gradient of a sample jumped {int(state.jumps)} times, as at the kinks of max, abs or relu, and each "
+            "jump undid much averaging: round the kinks (softplus, Huber's loss, a logistic step) for a far more "
+            "accurate answer."
+        )
+
     def observe(self, oracle: Oracle, state: TrackedState, k: Float[Array, ""]) -> dict[str, Array]:
         step_size, penalty = self._lengths(state)
         return {
@@ -476,6 +490,7 @@ class TrackedLagrangian(AbstractMethod):
             "gradient_error": jnp.sqrt(state.of_gradient.error),
             "constraint_error": jnp.sqrt(jnp.sum(state.of_constraints.error)),
             "backed_off": state.backed_off,
+            "jumps": state.jumps,
         }
 
 

@@ -303,15 +303,16 @@ class TrackedLagrangian(AbstractConstrained):
         """The next state, given the squares of what the gradient at the previous point is off the estimate and of its
         change by the step."""
         before, new = seen.old.of_gradient, seen.new.of_gradient
+        shaken = jolted(_host, before, change, seen.explained)
         filter = updated(
-            jolted(_host, before, change, seen.explained),
+            shaken,
             seen.alpha,
             seen.rate,
             noise=new.noise,
             drift=new.drift,
             innovation=believable(_host, before, off),
         )
-        return seen.new._replace(of_gradient=filter)
+        return seen.new._replace(of_gradient=filter, jumps=seen.old.jumps + (shaken.error > 2 * before.error))
 
     def _limit(self, s: Tuned, new: Tuned, square: Any, swing: Any) -> float:
         """What ||gradient||^2 may be, not to have grown beyond reason in one step; -1 where numbers are not finite."""
@@ -612,6 +613,7 @@ class TrackedLagrangian(AbstractConstrained):
             "gradient_error": float(np.sqrt(s.of_gradient.error)),
             "constraint_error": float(np.sqrt(np.sum(s.of_constraints.error))),
             "backed_off": s.backed_off,
+            "jumps": float(s.jumps),
         }
 
     @property

@@ -48,6 +48,7 @@ class Tuned(NamedTuple):
     force: Any
     shape: Shape
     backed_off: float = 0.0
+    jumps: float = 0.0
 
     def backed(self) -> "Tuned":
         """After a step that was taken back: the next one is shorter."""
@@ -78,7 +79,7 @@ class Tuned(NamedTuple):
 
 _FILTER = Filter(0.0, 0.0, 0.0, 0.0)
 _CURVATURE = Curvature(0.0, 0.0, 0.0, 0.0, 0.0)
-_TEMPLATE = Tuned(0, 0, 0, _FILTER, _FILTER, _CURVATURE, 0, 0, Shape(0, 0, 0, 0, 0), 0)
+_TEMPLATE = Tuned(0, 0, 0, _FILTER, _FILTER, _CURVATURE, 0, 0, Shape(0, 0, 0, 0, 0), 0, 0)
 
 
 class Sent(NamedTuple):
