@@ -109,7 +109,8 @@ class TrackedLagrangian(AbstractMethod):
     L + rho and the secants of recent steps permit, and shrinks (theta) when its own noise would show.
 
     Inequalities have their slacks eliminated. Sets and regularisers enter through the proximal step. All of this goes
-    beyond the paper whose methods are the special cases of fixed momenta; there is no convergence proof.
+    beyond the paper whose methods are the special cases of fixed momenta; there is no convergence proof. Functions of a
+    single sample should be smooth: kinks are survived, but rounded ones (softplus for max) are solved far better.
 
     Arguments:
         step_size: a fixed eta, instead of the controller's.
