@@ -216,6 +216,20 @@ def test_one_batch_does_not_reopen_a_gain():
     assert after(60) > 0.1
 
 
+def test_drift_is_that_of_the_step_at_hand():
+    """Also where nothing is measured: a mean over past steps would lag behind them, and theta would swing."""
+    result = lx.solve(BIASED, jnp.zeros(2), TRACKED, iterations=20, batch_size=8)
+    oracle, state, k = result.continuation.oracle, result.continuation.run.state, jnp.array(21.0)
+    tickets, _ = oracle.draw(jax.random.key(1), jnp.arange(1), oracle.caches(1), (None,) * len(oracle.sources))
+    batch = oracle.fetch(jax.tree.map(lambda ticket: ticket[0], tickets))
+    for factor in (1.0, 0.1):
+        short = state._replace(scale=factor * state.scale)
+        new = TRACKED.step(oracle, short, k, batch)
+        moved = jnp.sum((new.x - short.x) ** 2)
+        np.testing.assert_allclose(new.of_gradient.drift, state.curvature.noise * moved, rtol=1e-9)
+        assert new.of_gradient.drift > 0
+
+
 def test_a_jump_of_the_gradient_is_an_error_of_the_estimate():
     """A sample whose kink the step crosses, in a run that has averaged for long: what it leaves in the estimate would
     be followed for thousands of iterations, if it passed for signal."""

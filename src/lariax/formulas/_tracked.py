@@ -13,7 +13,6 @@ WINDOW = 100  # iterations that a running mean looks back
 FIRST = 256  # so many iterations measure noise, drift and curvature, each of them;
 INTERVALS = {FIRST: 4, 4 * FIRST: 16, 16 * FIRST: 64, 64 * FIRST: 256}  # then, from these on, one in so many does,
 *_, (SETTLED, RARELY) = INTERVALS.items()  # in the end
-STRETCH = 0.32  # between two measurements theta changes by this share: they say whether it may
 HASTE = 4.0  # in the first thousand iterations steps may be this much noisier: arriving comes before averaging
 FAR = 10.0  # this many times what is usual, or explained, is something else
 LEAST = 0.02  # a penalty is at least this share of f's curvature: else a start at a minimum of f would stay there
@@ -29,6 +28,7 @@ class Curvature(NamedTuple):
     secant: Any  # running means of dx.D / dx.dx and D.D / dx.dx with weights that follow the step
     secant_square: Any
     objective: Any  # that of the objective alone, where the run started
+    noise: Any  # running mean of the variance of D over dx.dx: what a step adds to the noise of the tracked gradient
 
 
 class Answers(NamedTuple):
@@ -147,8 +147,8 @@ def is_real(xp: Any, length: Any, size: Any, eps: float) -> Any:
     return length > (max(1e-12, 10 * eps) * (1 + xp.sqrt(size))) ** 2
 
 
-def measured(xp: Any, curvature: Curvature, drift: Any, seen: Answers, often: Any) -> tuple[Curvature, Any]:
-    """Curvature and the drift of the tracked gradient, with one more measurement taken in."""
+def measured(xp: Any, curvature: Curvature, seen: Answers, often: Any) -> Curvature:
+    """With one more measurement taken in."""
 
     def ease(old: Any, new: Any, least: float) -> Any:
         return xp.where(seen.real, lagged(old, new / seen.length, xp.maximum(often, least)), old)
@@ -157,7 +157,8 @@ def measured(xp: Any, curvature: Curvature, drift: Any, seen: Answers, often: An
         square=ease(curvature.square, seen.fixed, 0.1),
         secant=ease(curvature.secant, seen.along, 0.02),
         secant_square=ease(curvature.secant_square, seen.follow, 0.02),
-    ), lagged(drift, seen.drift, often)
+        noise=ease(curvature.noise, seen.drift, 0.0),
+    )
 
 
 def remembered(xp: Any, curvature: Curvature, k: Any) -> Curvature:
@@ -195,7 +196,7 @@ def next_scale(
     drift, alpha, noise = of_gradient
     drifts, alphas, noises = of_constraints
     too_long = (drift > allowed * alpha**2 * noise) | (weight @ drifts > allowed * (weight @ (alphas**2 * noises)))
-    return rescaled(xp, scale, too_long, xp.minimum(rate, 2 * STRETCH / interval_at(xp, k)))
+    return rescaled(xp, scale, too_long, rate)
 
 
 def allowed_drift(xp: Any, k: Any, signal: Any) -> Any:

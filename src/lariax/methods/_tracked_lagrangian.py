@@ -81,7 +81,6 @@ class Seen(NamedTuple):
     then: Vector | None  # the Lagrangian's gradient at x; None: one backward pass, at x+ alone
     now: Vector  # and at x+
     noise: Float[Array, ""]  # of the gradient
-    drift: Float[Array, ""]
     curvature: Curvature
 
     @property
@@ -196,16 +195,17 @@ class TrackedLagrangian(AbstractMethod):
             innovation=believable(jnp, s.of_constraints, (jnp.mean(c0, axis=0) - s.constraints) ** 2),
         )
         wish = _square(s.gradient) if oracle.is_free else _square(x - s.x) / eta**2
+        length = eta**2 * wish
         before = s.of_gradient
         if seen.then is not None:
-            explained = s.curvature.largest * eta * jnp.sqrt(wish) + seen.swing
+            explained = s.curvature.largest * jnp.sqrt(length) + seen.swing
             before = jolted(jnp, before, _square(seen.now - seen.then), explained)
         of_gradient = updated(
             before,
             alpha_g,
             rate,
             noise=seen.noise,
-            drift=seen.drift,
+            drift=seen.curvature.noise * length,
             innovation=believable(jnp, s.of_gradient, _square(seen.measurement - s.gradient)),
         )
 
@@ -284,18 +284,16 @@ class TrackedLagrangian(AbstractMethod):
         # Lagrangian gradients
         h1 = oracle.gradient_of(now, each_weights)
         h0 = None if then is None else oracle.gradient_of(then, s.weights)
-        curvature, drift, noise = s.curvature, s.of_gradient.drift, s.of_gradient.noise
+        curvature, noise = s.curvature, s.of_gradient.noise
         if measuring and h0 is not None:
             fresh = h1 if self.one_backward else h0
             noise = lagged(noise, fresh.noise + _rounding(oracle, fresh.mean).sum(), noise_rate_at(jnp, k))
             followed = respond(jnp.mean(c1 - c0, axis=0))
             expected = s.scale * rho * times(jnp, shape.dual, s.constraints)
-            curvature, drift = self._curvature(oracle, s, often_at(jnp, k), x - s.x, h0, now, followed, expected)
+            curvature = self._curvature(oracle, s, often_at(jnp, k), x - s.x, h0, now, followed, expected)
         mean_then = None if self.one_backward or h0 is None else h0.mean
         swing = push(jnp, shape, weights - s.weights)
-        return Seen(
-            c0, c1, constraints, bound * multipliers, weights, swing, mean_then, h1.mean, noise, drift, curvature
-        )
+        return Seen(c0, c1, constraints, bound * multipliers, weights, swing, mean_then, h1.mean, noise, curvature)
 
     def _lengths(self, s: TrackedState) -> tuple[Array, Array]:
         """eta and rho."""
@@ -326,8 +324,8 @@ class TrackedLagrangian(AbstractMethod):
         now: tuple[Look, ...],
         followed: Float[Array, " m"],
         expected: Float[Array, " m"],
-    ) -> tuple[Curvature, Array]:
-        """Curvature and the gradient's drift: D(w') = grad f(x+) + J(x+)^T w' - h0 for the old weights, for weights
+    ) -> Curvature:
+        """From D(w') = grad f(x+) + J(x+)^T w' - h0 for the old weights, for weights
         that have followed the step, and for such with the move of the multipliers that was to be expected."""
         following, moved = (
             changed(jnp, oracle.inequality, s.weights, change) for change in (followed, followed + expected)
@@ -343,7 +341,7 @@ class TrackedLagrangian(AbstractMethod):
             # one backward pass: the estimate does not follow the moves, so all of a move is drift
             drift=_square(whole.mean) if self.one_backward else whole.noise,
         )
-        return measured(jnp, s.curvature, s.of_gradient.drift, answers, often)
+        return measured(jnp, s.curvature, answers, often)
 
     # --- the start, and now and then
 
@@ -362,7 +360,7 @@ class TrackedLagrangian(AbstractMethod):
         bend = jnp.linalg.norm(beyond.mean - slope) / (jnp.linalg.norm(probe) + _tiny(oracle))
         largest = jnp.maximum(bend, 1e-3 * steep / size)
         zero = jnp.zeros((), oracle.dtype)
-        curvature = Curvature(largest, largest**2, largest, largest**2, objective=largest)
+        curvature = Curvature(largest, largest**2, largest, largest**2, objective=largest, noise=zero)
 
         # noise of values and gradients over all batches of the start
         mean_slope, slope_noise, value_noise = self._noises(oracle, point, batches)
@@ -440,7 +438,7 @@ class TrackedLagrangian(AbstractMethod):
         metric = jnp.sqrt(before * wanted)  # halfway, so that one noisy look does not decide
         change = metric / before
         size = jnp.mean(change**2)
-        powers = zip(s.curvature, (1, 2, 1, 2, 1), strict=True)
+        powers = zip(s.curvature, (1, 2, 1, 2, 1, 2), strict=True)
         return s._replace(
             x=s.x / change,
             gradient=s.gradient * change,
@@ -506,7 +504,7 @@ def _violation(oracle: Oracle, s: TrackedState) -> Float[Array, " m"]:
 def _sound(s: TrackedState, seen: Seen) -> Bool[Array, ""]:
     """Whether the gradient is finite and has not grown beyond reason in one step."""
     limit = largest_gradient(jnp, s.of_gradient, _square(seen.measurement), seen.swing)
-    known = jnp.sum(seen.constraints) + seen.noise + seen.drift + seen.curvature.largest
+    known = jnp.sum(seen.constraints) + seen.noise + seen.curvature.noise + seen.curvature.largest
     return (jnp.sqrt(_square(seen.now)) <= limit) & jnp.isfinite(limit + known)
 
 

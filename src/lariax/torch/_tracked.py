@@ -263,14 +263,14 @@ class TrackedLagrangian(AbstractConstrained):
         alpha, scale = rules.gain(s.of_gradient, k), s.scale
         if self.one_backward:
             alpha = max(alpha, min(1.0, 4 * scale))  # a mean that lags behind the steps would swing
-        curvature, drift, noise = s.curvature, s.of_gradient.drift, s.of_gradient.noise
+        curvature, noise = s.curvature, s.of_gradient.noise
         if told is not None:
             spread, dx, x, *answers = told
             noise = lagged(noise, spread + rules.eps**2 * size, noise_rate_at(_host, k))  # rounding is noise too
             dx = dx + rules.tiny
             seen = Answers(dx, is_real(_host, dx, x, rules.eps), *answers)
-            curvature, drift = measured(_host, curvature, drift, seen, often_at(_host, k))
-        curvature = remembered(_host, curvature, k)
+            curvature = measured(_host, curvature, seen, often_at(_host, k))
+        drift, curvature = curvature.noise * length, remembered(_host, curvature, k)
         scale = next_scale(
             _host,
             scale,
@@ -527,7 +527,7 @@ class TrackedLagrangian(AbstractConstrained):
             np.mean(each, axis=0),
             Filter.fresh(noise),
             Filter.fresh(value_noise),
-            Curvature(largest, largest**2, largest, largest**2, objective=largest),
+            Curvature(largest, largest**2, largest, largest**2, objective=largest, noise=0.0),
             np.float64(0.1),
             force,
             shape,

@@ -56,7 +56,7 @@ class Tuned(NamedTuple):
 
     def in_metric(self, change: np.ndarray, size: float) -> "Tuned":
         """In coordinates that gradients are `change` times as long in, entry by entry; `size`: its mean square."""
-        powers = zip(self.curvature, (1, 2, 1, 2, 1), strict=True)
+        powers = zip(self.curvature, (1, 2, 1, 2, 1, 2), strict=True)
         return self._replace(
             of_gradient=Filter(*(value * size for value in self.of_gradient)),
             curvature=Curvature(*(value * size**power for value, power in powers)),
@@ -78,7 +78,7 @@ class Tuned(NamedTuple):
 
 
 _FILTER = Filter(0.0, 0.0, 0.0, 0.0)
-_CURVATURE = Curvature(0.0, 0.0, 0.0, 0.0, 0.0)
+_CURVATURE = Curvature(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 _TEMPLATE = Tuned(0, 0, 0, _FILTER, _FILTER, _CURVATURE, 0, 0, Shape(0, 0, 0, 0, 0), 0, 0)
 
 
