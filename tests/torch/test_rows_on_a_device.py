@@ -98,3 +98,24 @@ def test_a_step_under_way_is_the_same_step(resumed):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-11)
     for a, b in zip(told_here, told_there, strict=True):
         assert a == pytest.approx(b, rel=1e-8)
+
+
+def test_a_step_under_way_in_groups_of_their_own():
+    """Where steps are not multiples of the estimate, its length is not theirs."""
+
+    def trained(scattered):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(3, 2).double()
+        groups = [{"params": [model.weight]}, {"params": [model.bias], "lr": 0.1}]
+        opt = lt.TrackedLagrangian(groups, {"low": lt.AtLeast(0.4)}, model=model)
+        opt.space.flat = not scattered
+
+        def closure(batch):
+            out = model(batch)
+            return (out**2).mean(dim=1), {"low": out[:, 0]}
+
+        for i in range(40):
+            opt.step(closure, torch.randn(16, 3, generator=torch.Generator().manual_seed(i), dtype=torch.float64))
+        return [p.detach() for p in model.parameters()], opt.observe()
+
+    torch.testing.assert_close(trained(True), trained(False), rtol=1e-9, atol=1e-11)

@@ -160,7 +160,8 @@ class TrackedLagrangian(AbstractConstrained):
             told, seen, moves = self.under_way
             sound, off, change, square = told.numbers()
             self.known = self._learned(seen, off, change) if sound else seen.old.backed()
-            self.moved, self.under_way = moves[0 if sound else 1]._replace(square=square), None
+            moved = moves[0 if sound else 1]
+            self.moved, self.under_way = moved._replace(square=square if moved.reach else None), None
         return self.known
 
     def _settle(self, closure: Closure, seen: Looked, refresh: bool) -> None:
