@@ -30,6 +30,10 @@ class Curvature(NamedTuple):
     objective: Any  # that of the objective alone, where the run started
     noise: Any  # running mean of the variance of D over dx.dx: what a step adds to the noise of the tracked gradient
 
+    def in_metric(self, size: Any) -> "Curvature":
+        """In coordinates in which squares of gradients are `size` times as large, and those of steps as small."""
+        return Curvature(*(value * size**power for value, power in zip(self, (1, 2, 1, 2, 1, 2), strict=True)))
+
 
 class Answers(NamedTuple):
     """What one measurement saw of the differences D for a step dx: with fixed weights, and with following ones."""

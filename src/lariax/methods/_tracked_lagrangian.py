@@ -438,12 +438,11 @@ class TrackedLagrangian(AbstractMethod):
         metric = jnp.sqrt(before * wanted)  # halfway, so that one noisy look does not decide
         change = metric / before
         size = jnp.mean(change**2)
-        powers = zip(s.curvature, (1, 2, 1, 2, 1, 2), strict=True)
         return s._replace(
             x=s.x / change,
             gradient=s.gradient * change,
             of_gradient=Filter(*(value * size for value in s.of_gradient)),
-            curvature=Curvature(*(value * size**power for value, power in powers)),
+            curvature=s.curvature.in_metric(size),
             force=s.force * size,
             shape=s.shape._replace(jacobian=s.shape.jacobian * change),
             metric=metric,

@@ -56,10 +56,9 @@ class Tuned(NamedTuple):
 
     def in_metric(self, change: np.ndarray, size: float) -> "Tuned":
         """In coordinates that gradients are `change` times as long in, entry by entry; `size`: its mean square."""
-        powers = zip(self.curvature, (1, 2, 1, 2, 1, 2), strict=True)
         return self._replace(
             of_gradient=Filter(*(value * size for value in self.of_gradient)),
-            curvature=Curvature(*(value * size**power for value, power in powers)),
+            curvature=self.curvature.in_metric(size),
             force=self.force * size,
             shape=self.shape._replace(jacobian=self.shape.jacobian * change),
         )
