@@ -162,7 +162,8 @@ def advance(
     tickets, _ = oracle.draw(run.key, jnp.arange(1), oracle.caches(1), jax.tree.map(lambda rows: rows[:1], fed))
     batches = jax.vmap(oracle.fetch, axis_size=1)(tickets)
     with counting() as per_iteration:
-        jax.eval_shape(lambda: method.step(oracle, run.state, jnp.ones((), oracle.dtype), batches.first))
+        step = jax.make_jaxpr(lambda state: method.step(oracle, state, jnp.ones((), oracle.dtype), batches.first))
+        traced = step(run.state).jaxpr
     with counting() as per_measurement:
         jax.eval_shape(lambda: method.measuring_step(oracle, run.state, jnp.ones((), oracle.dtype), batches.first))
     with counting() as per_refresh:
@@ -173,10 +174,21 @@ def advance(
         rows = jax.tree.map(lambda column, value: column.at[records.filled].set(value), records.rows, row)
         return records._replace(filled=records.filled + 1, rows=rows)
 
-    unravel = ravel_pytree(eqx.filter(run.state, _is_number))[1]
+    changes = [
+        _is_number(leaf) and old is not new
+        for leaf, old, new in zip(jax.tree.leaves(run.state), traced.invars, traced.outvars, strict=True)
+    ]
+    turning = jax.tree.unflatten(jax.tree.structure(run.state), changes)
+    unravel = ravel_pytree(eqx.filter(run.state, turning))[1]
 
-    def unpacked(packed: tuple[Array, State]) -> State:
-        numbers, rest = packed
+    def packed(state: State) -> tuple[Array, State]:
+        """The numbers that a step changes as one array: each array that a loop carries is copied by a command of its
+        own, and an array of few parts is made by one."""
+        numbers, rest = eqx.partition(state, turning)
+        return ravel_pytree(numbers)[0], rest
+
+    def unpacked(parts: tuple[Array, State]) -> State:
+        numbers, rest = parts
         return eqx.combine(unravel(numbers), rest)
 
     def k_of(iteration: Array) -> Array:
@@ -201,8 +213,8 @@ def advance(
             state = jax.tree.map(lambda a, b: jnp.where(sound, a, b), new, run.state)
             return run._replace(state=state, next_refresh=rhythm.next_refresh(run.iteration))
 
-        def iterate(iteration: Array, packed: tuple[Array, State]) -> tuple[Array, State]:
-            return _packed(method.step(oracle, unpacked(packed), k_of(iteration), batch_of(iteration)))
+        def iterate(iteration: Array, parts: tuple[Array, State]) -> tuple[Array, State]:
+            return packed(method.step(oracle, unpacked(parts), k_of(iteration), batch_of(iteration)))
 
         def measure(iteration: Array, state: State) -> State:
             return method.measuring_step(oracle, state, k_of(iteration), batch_of(iteration))
@@ -211,13 +223,13 @@ def advance(
             """Iterations first .. last, and how many of them measured. These are apart from the loop over the others,
             for which a choice in every iteration would cost as much as what it chooses."""
             if not method.has_measurements:
-                return unpacked(jax.lax.fori_loop(first, last + 1, iterate, _packed(state))), jnp.int32(0)
+                return unpacked(jax.lax.fori_loop(first, last + 1, iterate, packed(state))), jnp.int32(0)
 
             def until_measured(carry: tuple[Array, Array, State]) -> tuple[Array, Array, State]:
                 k, count, state = carry
                 interval = method.interval(k)
                 at = -(-k // interval) * interval
-                state = unpacked(jax.lax.fori_loop(k, jnp.minimum(at, last + 1), iterate, _packed(state)))
+                state = unpacked(jax.lax.fori_loop(k, jnp.minimum(at, last + 1), iterate, packed(state)))
                 state = jax.lax.cond(at <= last, lambda: measure(at, state), lambda: state)
                 return at + 1, count + (at <= last), state
 
@@ -286,12 +298,6 @@ def _conclude(oracle: Oracle, method: AbstractMethod, run: Run) -> tuple[PyTree,
         answer = run.picked
     infeasible = run.finite & method.infeasible(oracle, run.state)
     return oracle.x_of(answer.point), oracle.named_multipliers(answer.multipliers), infeasible
-
-
-def _packed(state: State) -> tuple[Array, State]:
-    """The numbers of a state as one array: each array that a loop carries is copied by a command of its own."""
-    numbers, rest = eqx.partition(state, _is_number)
-    return ravel_pytree(numbers)[0], rest
 
 
 def _is_number(leaf: Array) -> bool:

@@ -196,10 +196,11 @@ class TrackedLagrangian(AbstractMethod):
         )
         wish = _square(s.gradient) if oracle.is_free else _square(x - s.x) / eta**2
         length = eta**2 * wish
-        before = s.of_gradient
+        before, jumps = s.of_gradient, s.jumps
         if seen.then is not None:
             explained = s.curvature.largest * jnp.sqrt(length) + seen.swing
             before = jolted(jnp, before, _square(seen.now - seen.then), explained)
+            jumps += before.error > 2 * s.of_gradient.error
         of_gradient = updated(
             before,
             alpha_g,
@@ -239,7 +240,7 @@ class TrackedLagrangian(AbstractMethod):
             shape=s.shape,
             metric=s.metric,
             backed_off=s.backed_off,
-            jumps=s.jumps + (before.error > 2 * s.of_gradient.error),
+            jumps=jumps,
         )
         back = s._replace(scale=jnp.maximum(s.scale / 4, 1e-8), backed_off=s.backed_off + 1)
         good = _sound(s, seen)
