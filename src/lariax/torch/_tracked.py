@@ -170,8 +170,9 @@ class TrackedLagrangian(AbstractConstrained):
         stale: Vector | None = seen.before
         momentum = seen.alpha
         if seen.now_square.item() <= seen.limit:
-            apart = self._square(minus(seen.before, self.estimate)), self._square(minus(seen.now, seen.before))
-            self.known = self._learned(seen, *Arriving(*apart).numbers())
+            off = self._square(minus(seen.before, self.estimate)).item()
+            change = self._square(minus(seen.now, seen.before)).item()
+            self.known = self._learned(seen, off, change)
             self._move_indexed(seen.present, seen.old)
         else:
             fresh, stale, momentum, self.known = None, None, 1.0, seen.old.backed()
