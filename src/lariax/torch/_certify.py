@@ -16,7 +16,7 @@ from lariax.problem import AtLeast, AtMost, Equal
 from lariax.prox import AbstractProximable, Zero
 from lariax.torch._constraints import AbstractConstraint, Constraints, Seen
 from lariax.torch._optimizer import AbstractConstrained
-from lariax.torch._passes import Closure, Passes, Space, rows_of
+from lariax.torch._passes import Closure, Passes, Space, precision_of, rows_of
 
 MOST_BATCHES, FEWEST_BATCHES = 64, 8
 BATCH_ENTRIES = 2**24  # numbers in all batch means together, where there are more than the fewest
@@ -53,16 +53,17 @@ def certify(
     params: list[Tensor] = optimizer.space.params if optimizer else [p for p in model.parameters() if p.requires_grad]
     named = optimizer.constraints if optimizer else None
     kinds: Mapping[str, AbstractConstraint] = constraints if named is None else {**named.named, **named.indexed}  # type: ignore[assignment]
-    dtype = torch.float64 if all(p.dtype == torch.float64 for p in params) else torch.float32
+    dtype = precision_of(params)
     space = Space(params, dtype)
     bench = _Bench(Passes(space, Constraints(kinds, dtype, params[0].device), model), closure)
-    training = model.training
+    modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
         with jax.enable_x64(dtype == torch.float64):
             return _certified(bench, list(loader), optimizer, multipliers, population, confidence, tolerance)
     finally:
-        model.train(training)
+        for module, training in modes.items():
+            module.training = training
 
 
 def _certified(
@@ -166,15 +167,14 @@ class _Bench:
         rows = self.constraints.rows
         sets = [torch.zeros(rows), *torch.eye(rows)]
         sets = [each.to(self.constraints.device, self.space.dtype) for each in sets]
-        residuals = [self._values(part)[1] for part in self.parts(batches)]
+        residuals = [self._values(part) for part in self.parts(batches)]
         slope, *others = [gradient for _, _, gradient in self._mean(batches, sets)]
         return np.stack(residuals), slope, np.stack([each - slope for each in others] or [np.zeros((0, slope.size))])
 
-    def _values(self, batches: list[Any]) -> tuple[np.ndarray, np.ndarray]:
+    def _values(self, batches: list[Any]) -> np.ndarray:
+        """Means of the residuals."""
         looks = [look for batch in batches for look in self.look(batch, graph=False)]
-        total = sum(look.size for look in looks)
-        objective = sum(float(look.loss.mean()) * look.size for look in looks) / total
-        return np.asarray(objective), torch.cat([look.residuals for look in looks]).mean(dim=0).cpu().numpy()
+        return torch.cat([look.residuals for look in looks]).mean(dim=0).cpu().numpy()
 
     def _mean(self, batches: list[Any], sets: list[Tensor]) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Means over the batches, with the gradient of f + y . r for each y."""

@@ -159,6 +159,7 @@ class Constraints:
         self.inequality = self.random = torch.zeros(0, dtype=torch.bool, device=device)  # row by row
         self.signs: Any = 1.0  # row by row, or of all,
         self.signs_here: Any = 1.0  # on the host
+        self.loss_by_row = False  # in the closure's last answer
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.bounds: dict[str, Tensor] = {}
         self._constants: dict[Any, Tensor] = {}
@@ -192,11 +193,21 @@ class Constraints:
             )
         if count is None:
             count = self._count(loss, values)
+        self.loss_by_row = loss.ndim == 1
         if loss.ndim > 1 or (loss.ndim == 1 and loss.shape[0] != count):
             raise ValueError(
                 f"the closure's loss has shape {tuple(loss.shape)} for a batch of {count} rows: return their mean, or "
                 "one number a row."
             )
+        learned = len(self.blocks) == len(self.named)
+        try:
+            return self._seen(loss, values, count, graph)
+        except Exception:
+            if not learned:  # nothing, from an answer that is refused
+                self.shapes, self.blocks, self.bounds = {}, [], {}
+            raise
+
+    def _seen(self, loss: Tensor, values: Mapping[str, Any], count: int, graph: bool) -> Seen:
         residuals, slopes = [], []
         for name in self.named:
             value, slope = self._pair(name, values[name], graph)
@@ -375,7 +386,7 @@ class Constraints:
         bound = torch.as_tensor(bound, dtype=self.dtype, device=self.device)
         if bound.ndim and bound.shape != self.shapes[name]:
             raise ValueError(
-                f"constraint {name!r} has {self.shapes.pop(name) or 'one value'} a row, but its bound has shape "
+                f"constraint {name!r} has {self.shapes[name] or 'one value'} a row, but its bound has shape "
                 f"{tuple(bound.shape)}. Give one bound for all entries, or one for each."
             )
         self.bounds[name] = bound

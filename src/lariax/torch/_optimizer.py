@@ -9,10 +9,11 @@ from torch import Tensor
 
 from lariax.torch import _kernels
 from lariax.torch._constraints import AbstractConstraint, Constraints
-from lariax.torch._passes import Closure, Passes, Space, Vector
+from lariax.torch._passes import Closure, Passes, Space, Vector, precision_of
 from lariax.torch._proximal import Proximal, is_separable, proximal_of
 
 OBJECTS = ("within", "regularizer")  # entries of a group that are not saved
+KEYS = {"params", "param_names", "name", "lr", "initial_lr", *OBJECTS}
 
 
 Move = Callable[[int, Tensor, Tensor], Tensor | float]
@@ -46,7 +47,7 @@ class AbstractConstrained(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "within": None, "regularizer": None})
         trained = [p for group in self.param_groups for p in group["params"]]
         _check(trained, self.param_groups, adaptive_metric)
-        dtype = torch.float64 if all(p.dtype == torch.float64 for p in trained) else torch.float32
+        dtype = precision_of(trained)
         self.space = Space(trained, dtype)
         self.constraints = Constraints(constraints, dtype, trained[0].device)
         self.passes = Passes(self.space, self.constraints, model)
@@ -142,6 +143,11 @@ class AbstractConstrained(torch.optim.Optimizer):
         """Of each parameter."""
         return [step_size * group["lr"] for group in self.param_groups for _ in group["params"]]
 
+    @property
+    def lr(self) -> float:
+        """The largest of the groups'."""
+        return max(group["lr"] for group in self.param_groups)
+
     def _fused(
         self,
         fresh: Vector,
@@ -214,6 +220,11 @@ class AbstractConstrained(torch.optim.Optimizer):
 
     # --- saving
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles; what torch adds to an optimizer it adds to a copy by itself."""
+        own = {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
+        return {**own, **super().__getstate__()}
+
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next call needs, the state of torch's random numbers included. Tensors, numbers and texts
         only: `torch.load(..., weights_only=True)` reads it."""
@@ -224,10 +235,11 @@ class AbstractConstrained(torch.optim.Optimizer):
             "lariax": {
                 "method": type(self).__name__,
                 "calls": self.calls,
+                "process": [self.passes.rank, self.passes.processes],
                 "shapes": {name: list(shape) for name, shape in self.constraints.shapes.items()},
                 "previous": [p.clone() for p in self.previous],
                 "exact": {i: p.clone() for i, p in self.exact.items()},
-                "indexed": [y.clone() for y in self.indexed],
+                "indexed": {name: y.clone() for name, y in zip(self.constraints.indexed, self.indexed, strict=True)},
                 "changed": list(self.changed),
                 "random": self.passes.random_state(),
                 **self._export(),
@@ -241,25 +253,44 @@ class AbstractConstrained(torch.optim.Optimizer):
             raise ValueError(
                 f"the state is of {saved.get('method', 'another optimizer')}, and this is a {type(self).__name__}."
             )
-        own, theirs = sorted(self.constraints.named), sorted(saved["shapes"])
-        if saved["calls"] and own != theirs:
-            raise ValueError(f"the state is of constraints {theirs}, and this optimizer has {own}: use the same names.")
-        counts = [[y.shape[1] for y in each] for each in (saved["indexed"], self.indexed)]
-        if counts[0] != counts[1]:
-            raise ValueError(f"the state is of indexed constraints with {counts[0]} examples, these have {counts[1]}.")
+        self._check_state(saved)
         objects = [{key: group[key] for key in OBJECTS} for group in self.param_groups]
         super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
         for group, kept in zip(self.param_groups, objects, strict=True):
             group.update(kept)
         self.calls = saved["calls"]
         self.constraints.restore({name: tuple(shape) for name, shape in saved["shapes"].items()})
-        like = self.space.params[0]
-        self.previous = [p.to(like.device, copy=True) for p in saved["previous"]]
-        self.exact = {i: p.to(like.device, copy=True) for i, p in saved["exact"].items()}
-        self.indexed = [y.to(like.device, copy=True) for y in saved["indexed"]]
-        self.changed = [None if c is None else c.to(like.device) for c in saved["changed"]]
+        self.previous = [self._here(p) for p in saved["previous"]]
+        self.exact = {i: self._here(p) for i, p in saved["exact"].items()}
+        self.indexed = [self._here(y) for y in saved["indexed"].values()]
+        self.changed = [None if c is None else self._here(c) for c in saved["changed"]]
         self._import(saved)
         self.passes.set_random_state(saved["random"])
+
+    def _here(self, saved: Tensor) -> Tensor:
+        return saved.to(self.constraints.device, copy=True)
+
+    def _check_state(self, saved: dict[str, Any]) -> None:
+        """Before anything is changed."""
+        own, theirs = list(self.constraints.named), list(saved["shapes"])
+        if saved["calls"] and own != theirs:
+            raise ValueError(
+                f"the state is of constraints {theirs}, and this optimizer has {own}: use the same names, in the same "
+                "order."
+            )
+        counts = [{name: y.shape[1] for name, y in saved["indexed"].items()}]
+        counts.append({name: c.indexed or 0 for name, c in self.constraints.indexed.items()})
+        if list(counts[0].items()) != list(counts[1].items()):
+            raise ValueError(f"the state is of indexed constraints with {counts[0]} examples, these have {counts[1]}.")
+        kinds = [[(tuple(p.shape), str(p.dtype)) for p in params] for params in (saved["previous"], self.space.params)]
+        if kinds[0] and kinds[0] != kinds[1]:
+            raise ValueError(f"the state is of parameters {kinds[0]}, and these are {kinds[1]}.")
+        process = [self.passes.rank, self.passes.processes]
+        if saved["process"] != process:
+            raise ValueError(
+                "the state was saved by process {} of {}, and this is process {} of {}: each has rows and random "
+                "numbers of its own, so let each save and load its own state.".format(*saved["process"], *process)
+            )
 
 
 def _check(params: list[Tensor], groups: list[dict[str, Any]], adaptive_metric: bool) -> None:
@@ -268,6 +299,18 @@ def _check(params: list[Tensor], groups: list[dict[str, Any]], adaptive_metric: 
             f"{sum(not p.requires_grad for p in params)} of {len(params)} parameters require no gradient. Pass those "
             "that are to be trained, or the model itself."
         )
+    other = sorted({str(p.dtype) for p in params if not p.is_floating_point()})
+    if other:
+        raise ValueError(f"parameters must be real numbers, found {other}. Split complex ones by torch.view_as_real.")
+    for group in groups:
+        unknown = sorted(group.keys() - KEYS)
+        if unknown:
+            raise ValueError(
+                f"a group of parameters has {unknown}, which this optimizer does not know. It may have lr, within (a "
+                "set) and regularizer (for weight decay lariax.prox.ElasticNet(0.0, decay))."
+            )
+        if not group["lr"] >= 0:
+            raise ValueError(f"the lr of a group must be at least 0, found {group['lr']}.")
     devices = sorted({str(p.device) for p in params})
     if len(devices) > 1:
         raise ValueError(f"the parameters are on several devices: {devices}. Put the model on one.")

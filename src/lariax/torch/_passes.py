@@ -3,15 +3,18 @@
 A batch is seen in pieces. With several processes each has pieces of one large batch, in the order of the ranks.
 """
 
+from collections import UserDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 import torch.distributed as distributed
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_leaves, tree_map
 
 from lariax.torch._constraints import Constraints, Seen
 
@@ -19,6 +22,9 @@ Closure = Callable[[Any], tuple[Tensor, dict[str, Any]]]
 Vector = list[Tensor]
 """Something like the parameters: one flat tensor, or one for each of them (`Space`)."""
 
+
+Kept = tuple[dict[str, Tensor | None], str, Tensor, Tensor]
+"""(buffers of a module, name, buffer, its value)."""
 
 Result = TypeVar("Result")
 _engine = getattr(torch.autograd.graph, "_engine_run_backward", None)
@@ -64,16 +70,21 @@ class Space:
         self.size = sum(p.numel() for p in params)
         self._viewed: tuple[Tensor | None, list[Tensor]] = (None, [])
 
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_viewed": (None, [])}  # a copy has memory of its own
+
     def pack(self, gradients: Any) -> Vector:
         """A vector from one tensor a parameter; None counts as zero. It may share memory with them: read it only."""
         full = [
-            g if g is not None and g.dtype is self.dtype else self._converted(g, p)
+            g if g is not None and g.dtype is self.dtype and not g.is_sparse else self._converted(g, p)
             for p, g in zip(self.params, gradients, strict=True)
         ]
         return [torch._utils._flatten_dense_tensors(full)] if self.flat else full
 
     def _converted(self, gradient: Tensor | None, like: Tensor) -> Tensor:
-        return torch.zeros_like(like, dtype=self.dtype) if gradient is None else gradient.to(self.dtype)
+        if gradient is None:
+            return torch.zeros_like(like, dtype=self.dtype)
+        return dense(gradient).to(self.dtype)
 
     def zeros(self) -> Vector:
         if self.flat:
@@ -91,6 +102,15 @@ class Space:
     def point(self) -> Vector:
         """The parameters themselves, to be read."""
         return self.pack([p.detach() for p in self.params])
+
+
+def precision_of(params: list[Tensor]) -> torch.dtype:
+    """What vectors like the parameters are kept in."""
+    return torch.float64 if all(p.dtype == torch.float64 for p in params) else torch.float32
+
+
+def dense(gradient: Tensor) -> Tensor:
+    return gradient.to_dense() if gradient.is_sparse else gradient
 
 
 def minus(a: Vector, b: Vector) -> Vector:
@@ -112,7 +132,7 @@ class Passes:
     def __init__(self, space: Space, constraints: Constraints, model: torch.nn.Module | None) -> None:
         self.space, self.constraints, self.model = space, constraints, model
         self.params = tuple(space.params)
-        self.single_use, self.looks = False, 0
+        self.single_use = self.differentiates = False
         modules = [] if model is None else model.modules()
         self.buffers = [(module._buffers, name) for module in modules for name in module._buffers]  # of batch norm
         self.rank = distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
@@ -139,11 +159,11 @@ class Passes:
         first, total = self.place(sum(counts))
         if total < 2:
             raise ValueError(
-                "a batch of one row shows neither noise nor pairs: give batches of at least two rows. A data loader "
-                "leaves out a short last one with drop_last=True."
+                f"a batch of {'one row' if total else 'no rows'} shows neither noise nor pairs: give batches of at "
+                "least two rows. A data loader leaves out a short last one with drop_last=True."
             )
         if len(parts) == groups == self.processes == 1:
-            return Cut([Piece(batch, 0, slice(0, total))], [1.0], total, False)
+            return Cut([Piece(parts[0], 0, slice(0, total))], [1.0], total, False)
         bounds = [-(-total * i // groups) for i in range(groups + 1)]
         pieces, at = [], 0
         for part, count in zip(parts, counts, strict=True):
@@ -159,8 +179,21 @@ class Passes:
         count = None if piece.rows is None else piece.rows.stop - piece.rows.start
         if count is None:
             count = rows_of(piece.batch, None)
-        with torch.set_grad_enabled(graph):
-            return self.constraints.read(closure(piece.batch), count, graph=graph)
+        with torch.set_grad_enabled(graph or self.differentiates):
+            answer = closure(piece.batch) if graph or self.differentiates else self._values(closure, piece.batch)
+        return self.constraints.read(answer, count, graph=graph)
+
+    def _values(self, closure: Closure, batch: Any) -> tuple[Tensor, dict[str, Any]]:
+        """The answer without a graph; with one, from now on, if the closure takes gradients itself."""
+        random = self.random_state()
+        try:
+            return closure(batch)
+        except RuntimeError:
+            self.set_random_state(random)
+            with torch.enable_grad():
+                answer = closure(batch)
+            self.differentiates = True
+            return answer
 
     def pull(self, seen: Seen, weights: Tensor, indexed: list[Tensor], total: float, keep: bool = False) -> Vector:
         """This piece's part of the mean of  grad f + J^T w  over `total` rows: one backward pass."""
@@ -220,18 +253,25 @@ class Passes:
             if keep and not batched and "retain_graph" in str(error):
                 self.single_use = True
                 raise GraphUsedOnce from error
+            frozen = [tuple(p.shape) for p in self.params if not p.requires_grad]
+            if frozen:
+                raise RuntimeError(
+                    f"parameters of shapes {frozen} require no gradient any more, and the optimizer's estimates are "
+                    "about all that it was given. To freeze some, give them a group of their own and set its lr to 0, "
+                    "or make a new optimizer."
+                ) from error
             raise
 
     def insist(self, look: Callable[[], Result]) -> Result:
         """What a look gives; once more from the beginning, if it turns out that graphs can be used once."""
-        if self.single_use or self.looks > 16:  # it would have turned out by now
+        if self.single_use:
             return look()
-        random, buffers, self.looks = self.random_state(), self._kept(), self.looks + 1
+        random, buffers = self.random_state(), self.kept()
         try:
             return look()
         except GraphUsedOnce:
             self.set_random_state(random)
-            self._restore(buffers)
+            self.restore(buffers)
             return look()
 
     # --- the two points
@@ -255,7 +295,7 @@ class Passes:
     @contextmanager
     def at(self, point: list[Tensor]) -> Iterator[None]:
         """The parameters hold other values; buffers (of batch norm) come out as they went in."""
-        here, buffers = [p.data for p in self.params], self._kept()
+        here, buffers = [p.data for p in self.params], self.kept()
         try:
             for p, value in zip(self.params, point, strict=True):
                 p.data = value
@@ -263,15 +303,29 @@ class Passes:
         finally:
             for p, value in zip(self.params, here, strict=True):
                 p.data = value
-            self._restore(buffers)
+            self.restore(buffers)
 
-    def _kept(self) -> list[tuple[Tensor, Tensor]]:
-        found = [owner.get(name) for owner, name in self.buffers]
-        return [(buffer, buffer.clone()) for buffer in found if buffer is not None]
+    @contextmanager
+    def or_not_at_all(self) -> Iterator[list[Kept]]:
+        """If what is done fails, buffers come out as they went in; they are also given, to be restored later."""
+        buffers = self.kept()
+        try:
+            yield buffers
+        except BaseException:
+            self.restore(buffers)
+            raise
 
-    def _restore(self, buffers: list[tuple[Tensor, Tensor]]) -> None:
-        for buffer, value in buffers:
-            buffer.copy_(value)
+    def kept(self) -> list[Kept]:
+        """Buffers that modules write into or replace, and their values."""
+        found = ((owner, name, owner.get(name)) for owner, name in self.buffers)
+        return [(owner, name, buffer, buffer.clone()) for owner, name, buffer in found if buffer is not None]
+
+    def restore(self, buffers: list[Kept], unless: Tensor | None = None) -> None:
+        """`unless` is a truth that need not be known here yet."""
+        for owner, name, buffer, value in buffers:
+            new = owner[name]
+            buffer.copy_(value if unless is None or new is None else torch.where(unless, new, value))
+            owner[name] = buffer
 
     def random_state(self) -> list[Tensor]:
         device = self.params[0].device
@@ -330,6 +384,8 @@ class Passes:
 
 def rows_of(batch: Any, default: Any = "raise") -> Any:
     """How many rows a batch has: the length of its tensors."""
+    if isinstance(batch, UserDict):
+        batch = batch.data
     plain = type(batch) in (list, tuple) and all(isinstance(leaf, Tensor) for leaf in batch)
     lengths = {
         leaf.shape[0] for leaf in (batch if plain else tree_leaves(batch)) if isinstance(leaf, Tensor) and leaf.ndim
@@ -345,8 +401,22 @@ def rows_of(batch: Any, default: Any = "raise") -> Any:
 
 
 def rows_from(batch: Any, start: int, stop: int) -> Any:
-    """Some rows of a batch."""
+    """Some rows of a batch: of its tensors, and of arrays and lists that are as long."""
+    if isinstance(batch, UserDict):
+        part = copy(batch)
+        part.data = rows_from(batch.data, start, stop)
+        return part
     if type(batch) in (list, tuple) and all(isinstance(leaf, Tensor) and leaf.ndim for leaf in batch):
         return type(batch)([leaf[start:stop] for leaf in batch])
-    leaves, structure = tree_flatten(batch)
-    return tree_unflatten([x[start:stop] if isinstance(x, Tensor) and x.ndim else x for x in leaves], structure)
+    count = rows_of(batch)
+
+    def has_rows(leaf: Any) -> bool:
+        if isinstance(leaf, Tensor):
+            return leaf.ndim > 0
+        if isinstance(leaf, np.ndarray):
+            return leaf.ndim > 0 and len(leaf) == count
+        return (
+            isinstance(leaf, list) and len(leaf) == count and not any(isinstance(x, Tensor) for x in tree_leaves(leaf))
+        )
+
+    return tree_map(lambda leaf: leaf[start:stop] if has_rows(leaf) else leaf, batch, is_leaf=has_rows)

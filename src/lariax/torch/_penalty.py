@@ -91,7 +91,8 @@ class QuadraticPenalty(AbstractConstrained):
         random = self.passes.random_state()
         schedule = self.schedule
         if k == 0:
-            now = self._start(closure, pieces)
+            with self.passes.or_not_at_all():
+                now = self._start(closure, pieces)
             t = self.tracked
             self.advance(self.estimate, None, None, 1.0, schedule.step_size_at(1), self._scaling(now.gradient))
         else:
@@ -99,7 +100,8 @@ class QuadraticPenalty(AbstractConstrained):
             with self.passes.at(self.previous):
                 stale = self._look(closure, pieces, schedule.penalty_at(k), t["multipliers"], t["last_slacks"], 0)
             self.passes.set_random_state(random)
-            now = self._look(closure, pieces, schedule.penalty_at(k + 1), t["following"], t["slacks"], 1)
+            with self.passes.or_not_at_all():
+                now = self._look(closure, pieces, schedule.penalty_at(k + 1), t["following"], t["slacks"], 1)
             momentum, scaling = schedule.momentum_after(k), self._scaling(now.gradient)
             for name, old, new in (
                 ("slack_gradient", stale.slack_gradient, now.slack_gradient),
@@ -111,23 +113,21 @@ class QuadraticPenalty(AbstractConstrained):
             self.advance(self.estimate, now.gradient, stale.gradient, momentum, schedule.step_size_at(k + 1), scaling)
         t["last_slacks"] = t["slacks"]
         if self.constraints.has_inequalities:
-            step_size = schedule.step_size_at(k + 1) * self.param_groups[0]["lr"]
+            step_size = schedule.step_size_at(k + 1) * self.lr
             moved = torch.add(t["slacks"], t["slack_gradient"], alpha=-step_size).clamp_(min=0)
-            t["slacks"] = torch.where(t["inequality"], moved, 0)
+            t["slacks"] = torch.where(self.constraints.inequality, moved, 0)
         self.move_indexed(now.indexed, schedule.penalty_at(k + 1), self._indexed_move)
         self.calls += 1
         return now.loss
 
     def _start(self, closure: Closure, pieces: list[Piece]) -> Look:
         rows = self.passes.rows(closure, pieces)
-        self._check_population(rows.shape[0])
         inequality, mean = self.constraints.inequality, self.constraints.mean(rows)
         nothing = torch.zeros_like(mean)
         slacks = torch.where(inequality, (-mean).clamp(min=0), nothing)
         now = self._look(closure, pieces, self.schedule.penalty_at(1), nothing, slacks, 1)
         self.estimate = [part.clone() for part in now.gradient]
         self.tracked = {
-            "inequality": inequality,
             "slacks": slacks,
             "slack_gradient": now.slack_gradient,
             "residuals": now.residuals,
@@ -156,10 +156,11 @@ class QuadraticPenalty(AbstractConstrained):
             rows = passes.rows(closure, pieces)
             local = rows[passes.own(rows.shape[0])]
         total = rows.shape[0]
+        self._check_population(total)
         if total < 2 and self.constraints.has_pairs:
             raise ValueError(
-                f"{type(self).__name__} forms unbiased products from pairs within a batch, and this one has one row. "
-                "Give batches of two or more rows."
+                f"{type(self).__name__} forms unbiased products from pairs within a batch, and this one has "
+                f"{'one row' if total else 'no rows'}. Give batches of two or more."
             )
         residuals = rows + slacks
         mean = self.constraints.mean(rows) + slacks
@@ -216,7 +217,7 @@ class QuadraticPenalty(AbstractConstrained):
     def observe(self) -> dict[str, float]:
         """Step size, penalty and momentum of the iteration to come."""
         now = self.schedule.at(max(self.calls, 1))
-        return {**now, "step_size": now["step_size"] * self.param_groups[0]["lr"]}
+        return {**now, "step_size": now["step_size"] * self.lr}
 
     def _export(self) -> dict[str, Any]:
         copies = {
@@ -226,10 +227,9 @@ class QuadraticPenalty(AbstractConstrained):
         return {**copies, "tracked": dict(self.tracked)}
 
     def _import(self, saved: dict[str, Any]) -> None:
-        device = self.space.params[0].device
-        self.estimate = [part.to(device, copy=True) for part in saved["estimate"]]
-        self.squares = [part.to(device, copy=True) for part in saved["squares"]]
-        self.tracked = {name: value.to(device) for name, value in saved["tracked"].items()}
+        self.estimate = [self._here(part) for part in saved["estimate"]]
+        self.squares = [self._here(part) for part in saved["squares"]]
+        self.tracked = {name: self._here(value) for name, value in saved["tracked"].items()}
 
 
 class DualPenalty(QuadraticPenalty):

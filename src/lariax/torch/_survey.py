@@ -3,7 +3,7 @@
 Row by row where that is cheap; for large models from the parts of a batch, which show the same less precisely.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lariax.formulas import PROBES, Load, Shape, averaged, diagonal_shape, is_whitened, sizes, whitened
 from lariax.torch._constraints import Seen
-from lariax.torch._passes import Closure, Passes, Piece, Vector, minus, rows_of
+from lariax.torch._passes import Closure, Passes, Piece, Vector, dense, minus, rows_of
 from lariax.torch._tuned import sum_of_squares
 
 ROW_ENTRIES = 2**21
@@ -36,11 +36,17 @@ class Moments:
         self._merge(vectors.shape[0], weight * vectors.shape[0], center, own)
 
     def _merge(self, parts: int, weight: float, mean: Tensor, squares: float) -> None:
+        if parts == 0:
+            return
         total = self.weight + weight
         apart = mean - self.mean
         self.squares += squares + float(torch.sum(apart**2)) * self.weight * weight / total
         self.mean = self.mean + apart * (weight / total)
         self.parts, self.weight = self.parts + parts, total
+
+    def joined(self, other: "Moments") -> "Moments":
+        self._merge(other.parts, other.weight, other.mean, other.squares)
+        return self
 
     def over(self, passes: Passes) -> "Moments":
         """Of all processes together."""
@@ -75,20 +81,17 @@ class Survey:
 
     def objective(self, by_row: bool = True) -> Moments:
         """The gradient of the objective, row by row where the closure gives its loss so."""
-        moments = Moments(self.origin)
+        rows, halves = Moments(self.origin), Moments(self.origin)
         with self.passes.undisturbed(), torch.enable_grad():
             for batch in self.batches:
-                looks = self._looks(batch, cut=False)
-                each = by_row and all(seen.loss.ndim and self._cheap(seen.size, 1) for seen in looks)
-                if by_row and not each:
-                    looks = self._looks(batch, cut=True)
-                for seen in looks:
-                    if each:
-                        for chunk in self._each(seen.loss):
-                            moments.add(chunk)
-                    else:
-                        moments.add(self._gradient(seen.loss.mean())[None], seen.size)
-        return moments.over(self.passes)
+                if by_row and self.constraints.loss_by_row and self._cheap(batch, 1):
+                    for piece in self.passes.whole(batch):
+                        for chunk in self._each(self.passes.call(self.closure, piece).loss):
+                            rows.add(chunk)
+                else:
+                    for weight, (mean,) in self._parts(batch, 1 + by_row, 1, lambda seen, _: seen.loss.mean()):
+                        halves.add(mean[None], weight)
+        return rows.over(self.passes).joined(halves)
 
     def bend(self) -> float:
         """Its curvature on the first batch, from a short step along its gradient, or anywhere if it has none."""
@@ -118,16 +121,17 @@ class Survey:
     def indexed_size(self, seed: int) -> float:
         """The mean of ||J_i||^2 over the examples; for large models the largest of a few random ||J^T v||^2, which is
         rather too large than too small."""
-        pieces, processes = self.passes.whole(self.batches[-1]), self.passes.processes
-        rows = processes * sum(int(rows_of(piece.batch)) for piece in pieces)
+        batch = self.batches[-1]
+        pieces, total = self.passes.whole(batch), self.origin.new_zeros(())
         with self.passes.undisturbed(), torch.enable_grad():
-            if self._cheap(rows, len(self.constraints.indexed)):
-                looks = [self.passes.call(self.closure, piece) for piece in pieces]
-                chunks = [chunk for look in looks for slope in self._of_examples(look) for chunk in self._each(slope)]
-                (total,) = self.passes.total([torch.stack([torch.sum(chunk**2) for chunk in chunks]).sum()])
+            if self._cheap(batch, len(self.constraints.indexed)):
+                for piece in pieces:
+                    for slope in self._of_examples(self.passes.call(self.closure, piece)):
+                        total = total + torch.stack([torch.sum(chunk**2) for chunk in self._each(slope)]).sum()
+                (total,) = self.passes.total([total])
             else:
                 total = torch.stack([torch.sum(vector**2) for vector in self._mixed(pieces, seed)]).max()
-        return max(float(total) / rows, torch.finfo(total.dtype).tiny)
+        return max(float(total) / self._rows(batch), torch.finfo(total.dtype).tiny)
 
     def _of_examples(self, look: Seen) -> list[Tensor]:
         return [slope.reshape(-1) for slope in look.slopes[len(self.constraints.blocks) :]]
@@ -164,26 +168,40 @@ class Survey:
 
     def _jacobian(self) -> list[Moments]:
         """The gradient of each row of the residuals, from sample to sample."""
-        moments = [Moments(self.origin) for _ in range(self.constraints.rows)]
+        places = [(i, block, j) for i, block in enumerate(self.constraints.blocks) for j in range(block.size)]
+        rows, halves = ([Moments(self.origin) for _ in places] for _ in range(2))
+
+        def column(seen: Seen, row: int) -> Tensor:
+            i, block, j = places[row]
+            values = seen.slopes[i].reshape(seen.size if block.random else 1, block.size)
+            return values[:, j] * block.constraint.sign
+
         with self.passes.undisturbed(), torch.enable_grad():
             for batch in self.batches:
-                cut = not self._cheap(rows_of(batch, 1), self.constraints.rows)
-                for piece in self.passes.cut(batch).pieces if cut else self.passes.whole(batch):
-                    self._add(piece, moments, by_row=not cut)
-        return [each.over(self.passes) for each in moments]
+                if self._cheap(batch, len(places)):
+                    for piece in self.passes.whole(batch):
+                        seen = self.passes.call(self.closure, piece)
+                        for i, target in enumerate(rows):
+                            for chunk in self._each(column(seen, i)):
+                                target.add(chunk)
+                else:
+                    for weight, means in self._parts(batch, 2, len(places), lambda seen, i: column(seen, i).mean()):
+                        for target, mean in zip(halves, means, strict=True):
+                            target.add(mean[None], weight)
+        return [own.over(self.passes).joined(common) for own, common in zip(rows, halves, strict=True)]
 
-    def _add(self, piece: Piece, moments: list[Moments], by_row: bool) -> None:
-        copies = self.passes.copies(self.closure, piece, self.constraints.rows)
-        places = [(i, j) for i, block in enumerate(self.constraints.blocks) for j in range(block.size)]
-        for (i, j), target, (seen, keep) in zip(places, moments, copies, strict=True):
-            block, slope = self.constraints.blocks[i], seen.slopes[i]
-            column = slope.reshape(seen.size if block.random else 1, block.size)[:, j] * block.constraint.sign
-            if by_row and block.random:
-                for chunk in self._each(column):
-                    target.add(chunk)
-            else:
-                one = self._gradient(column.mean(), keep)
-                target.add(one[None], seen.size if block.random else 1)
+    def _parts(
+        self, batch: Any, groups: int, count: int, mean_of: Callable[[Seen, int], Tensor]
+    ) -> Iterator[tuple[float, list[Tensor]]]:
+        """Of the whole batch in so many parts: how many rows each has, and gradients of `count` means over them."""
+        cut = self.passes.cut(batch, groups)
+        sums = [[self.origin] * count for _ in cut.shares]
+        for piece in cut.pieces:
+            rows, own = cut.shares[piece.group] * cut.total, sums[piece.group]
+            for i, (seen, keep) in enumerate(self.passes.copies(self.closure, piece, count)):
+                own[i] = own[i] + self._gradient(mean_of(seen, i), keep) * (seen.size / rows)
+        for share, own in zip(cut.shares, sums, strict=True):
+            yield share * cut.total, self.passes.total(own)
 
     def _diagonal(self, load: Load, seed: int) -> Shape:
         """From products with J and J^T alone: J v is a difference of values, J^T w a backward pass.
@@ -233,28 +251,26 @@ class Survey:
         """J^T w."""
         w = torch.as_tensor(weights).to(self.origin)
         with torch.enable_grad():
-            looks = self._looks(batch, cut=False)
-            parts = [self._gradient((self.constraints.slope_means(look) * w).sum()) for look in looks]
-        rows = sum(look.size for look in looks)
-        total = sum((g * (look.size / rows) for g, look in zip(parts, looks, strict=True)), start=self.origin)
-        return self.passes.mean(total)
+            means = self._parts(batch, 1, 1, lambda seen, _: (self.constraints.slope_means(seen) * w).sum())
+            ((_, (mean,)),) = means
+        return mean
 
     # --- inside
 
-    def _looks(self, batch: Any, cut: bool) -> list[Seen]:
-        """The batch as it came, or in at least two parts, which show its noise."""
-        pieces = self.passes.cut(batch).pieces if cut else self.passes.whole(batch)
-        return [self.passes.call(self.closure, piece) for piece in pieces]
+    def _rows(self, batch: Any) -> int:
+        """Of the whole batch."""
+        return self.passes.processes * sum(int(rows_of(part)) for part in self.passes.batches(batch))
 
-    def _cheap(self, rows: int, columns: int) -> bool:
-        return not self.passes.single_use and rows * max(columns, 1) * self.space.size <= ROW_ENTRIES
+    def _cheap(self, batch: Any, columns: int) -> bool:
+        entries = self._rows(batch) * max(columns, 1) * self.space.size
+        return not self.passes.single_use and entries <= ROW_ENTRIES
 
     def _flat(self, gradients: Any) -> Tensor:
         """One tensor a parameter, with a leading axis or without, as one flat tensor or as many as the axis is long."""
         pairs = list(zip(gradients, self.space.params, strict=True))
         lead = next((g.shape[: g.ndim - p.ndim] for g, p in pairs if g is not None), ())
         full = [
-            self.origin.new_zeros(*lead, p.numel()) if g is None else g.to(self.origin.dtype).reshape(*lead, -1)
+            self.origin.new_zeros(*lead, p.numel()) if g is None else dense(g).to(self.origin.dtype).reshape(*lead, -1)
             for g, p in pairs
         ]
         joined = torch.cat(full, dim=-1)

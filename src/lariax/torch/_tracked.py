@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from lariax.formulas import (
     WINDOW,
@@ -42,7 +43,7 @@ from lariax.formulas import (
 from lariax.torch import _device, _host, _kernels
 from lariax.torch._constraints import AbstractConstraint, Seen
 from lariax.torch._optimizer import AbstractConstrained
-from lariax.torch._passes import Choice, Closure, Cut, Groups, Vector, minus
+from lariax.torch._passes import Choice, Closure, Cut, Groups, Kept, Vector, minus
 from lariax.torch._survey import Survey
 from lariax.torch._tuned import (
     Arriving,
@@ -138,19 +139,22 @@ class TrackedLagrangian(AbstractConstrained):
             return self._collect(closure, batch)
         k = self.calls + 1 - self.start
         refresh = k == self.next_refresh
-        if k % interval_at(_host, k):
-            seen = self._look(closure, self.passes.cut(batch, 1), k, measuring=False)
-        else:
-            cut = self.passes.cut(batch, 2)
-            seen = self.passes.insist(lambda: self._look(closure, cut, k, measuring=True))
+        measuring = k % interval_at(_host, k) == 0
+        with self.passes.or_not_at_all() as buffers:
+            cut = self.passes.cut(batch, 1 + measuring)
+            self._check_population(cut.total)
+            if measuring:
+                seen = self.passes.insist(lambda: self._look(closure, cut, k, measuring=True))
+            else:
+                seen = self._look(closure, cut, k, measuring=False)
         loss = self._loss(seen.present)
         self.calls += 1
         if k > self.next_refresh - self.window:
             self.recent.append(batch)
         if refresh or self.space.flat or self.indexed or any(self.proximals):
-            self._settle(closure, seen, refresh)
+            self._settle(closure, seen, refresh, buffers)
         else:
-            self._launch(seen)
+            self._launch(seen, buffers)
         return loss
 
     @property
@@ -164,7 +168,7 @@ class TrackedLagrangian(AbstractConstrained):
             self.moved, self.under_way = moved._replace(square=square if moved.reach else None), None
         return self.known
 
-    def _settle(self, closure: Closure, seen: Looked, refresh: bool) -> None:
+    def _settle(self, closure: Closure, seen: Looked, refresh: bool, buffers: list[Kept]) -> None:
         """The refresh and the move that follow; or the step back, and a shorter one from there."""
         fresh: Vector | None = seen.now
         stale: Vector | None = seen.before
@@ -177,6 +181,7 @@ class TrackedLagrangian(AbstractConstrained):
         else:
             fresh, stale, momentum, self.known = None, None, 1.0, seen.old.backed()
             torch._foreach_copy_(self.space.params, self.previous)
+            self.passes.restore(buffers)
             self.exact = {}
         if refresh and fresh is not None and stale is not None:
             _kernels.follow(self.estimate, fresh, stale, momentum)
@@ -322,9 +327,10 @@ class TrackedLagrangian(AbstractConstrained):
         known = _host.sum(new.constraints) + new.of_gradient.noise + new.of_gradient.drift + new.curvature.largest
         return float(limit**2) if np.isfinite(limit + known) else -1.0
 
-    def _launch(self, seen: Looked) -> None:
+    def _launch(self, seen: Looked, buffers: list[Kept]) -> None:
         """The update, under way on the device before the host knows whether the step was good."""
         good = seen.now_square <= seen.limit
+        self.passes.restore(buffers, unless=good)
         moves = [self._moving(tuned) for tuned in (seen.new, seen.old.backed())]
         numbers = [seen.alpha, *(step for moved in moves for step in self._steps(moved.eta))]
         sums = self._fused(seen.now, seen.before, self.estimate, self._scaling(), good, numbers, summed=True)
@@ -343,7 +349,7 @@ class TrackedLagrangian(AbstractConstrained):
         return self.passes.mean(sum(rest, first))
 
     def _cotangent(self, weights: np.ndarray | Tensor, cut: Cut) -> Tensor:
-        """What `_backward` wants, from weights of residuals."""
+        """What backward passes start from, given weights of residuals."""
         return self._sent(self.constraints.of_values(weights, cut.total))
 
     def _sent(self, weights: np.ndarray | Tensor) -> Tensor:
@@ -463,23 +469,26 @@ class TrackedLagrangian(AbstractConstrained):
     def _collect(self, closure: Closure, batch: Any) -> Tensor:
         """Until there are enough rows to start from."""
         cut = self.passes.cut(batch)
+        self._check_population(cut.total)
         if self.calls == 0:
-            self._check_population(cut.total)
             self.rows, self.start = cut.total, -(-START_ROWS // cut.total)
             self.window = 1 << (max(REFRESH_ROWS // cut.total, 1).bit_length() - 1)
         self.recent = [*self.recent[: self.calls], batch]
         if self.calls + 1 == self.start:
             first = self.passes.cut(self.recent[0])
             started = None
-            with suppress(np.linalg.LinAlgError):
+            with self.passes.or_not_at_all() as buffers, suppress(np.linalg.LinAlgError):
                 started = self.passes.insist(lambda: self._started(closure, first))
             if started is None or not (started[0].is_finite() and bool(sum_of_squares(self.estimate).isfinite())):
                 self.recent, self.calls = [], 0
+                self.passes.restore(buffers)
                 raise ValueError(
                     "the loss, a constraint or a gradient is not finite on the first batches: there is nothing to "
                     "start from. Check the data and the model's initial parameters."
                 )
-            self.known, loss = started
+            self.known, looks = started
+            loss = self._loss(looks)
+            self._move_indexed(looks, self.known)
             self.next_refresh = int(next_refresh(np, 0, self.start, self.window))
             self.recent = self.recent[len(self.recent) - max(self.window - self.next_refresh, 0) :]
             self._move(None, None, 1.0)
@@ -496,8 +505,8 @@ class TrackedLagrangian(AbstractConstrained):
         if _kernels.own_kernels(self.constraints.device) is not None:
             self.weigh = torch.compile(self.near.values, dynamic=False)
 
-    def _started(self, closure: Closure, cut: Cut) -> tuple[Tuned, Tensor]:
-        """From all batches collected; gradients and values from the first."""
+    def _started(self, closure: Closure, cut: Cut) -> tuple[Tuned, list[Seen]]:
+        """From all batches collected; gradients and values from the first, of which it also returns what was seen."""
         passes = self.passes
         rows = passes.rows(closure, cut.pieces).double().cpu().numpy()
         self._lay_out()
@@ -523,7 +532,7 @@ class TrackedLagrangian(AbstractConstrained):
         (first,), looks = self.passes.backward(closure, cut, sets, None)
         self.estimate = first.mean
         noise = np.float64(self._spread(first.each, cut.shares))
-        tuned = Tuned(
+        return Tuned(
             constraints,
             np.zeros_like(constraints),
             np.mean(each, axis=0),
@@ -533,28 +542,28 @@ class TrackedLagrangian(AbstractConstrained):
             np.float64(0.1),
             force,
             shape,
-        )
-        self._move_indexed(looks, tuned)
-        return tuned, self._loss(looks)
+        ), looks
 
     def _soundly_refreshed(self, closure: Closure, s: Tuned) -> Tuned:
         """A sample that the method refused, among those that are looked back on, would spoil it."""
-        metric, new = self.metric, None
+        kept, new = (self.metric, self.indexed_size), None
 
         def attempt() -> Tuned:
-            self.metric = metric
+            self.metric, self.indexed_size = kept
             return self._refreshed(closure, s)
 
-        with suppress(np.linalg.LinAlgError):
-            new = self.passes.insist(attempt)
-        if (
-            new is not None
-            and new.is_finite()
-            and (self.metric is None or bool(self._square(self.estimate).isfinite()))
-        ):
-            return new
-        self.metric = metric
-        return s
+        def is_sound() -> bool:
+            if new is None or not (new.is_finite() and np.isfinite(self.indexed_size)):
+                return False
+            return self.metric is None or bool(self._square(self.estimate).isfinite())
+
+        try:
+            with suppress(np.linalg.LinAlgError):
+                new = self.passes.insist(attempt)
+        finally:
+            if not (sound := is_sound()):
+                self.metric, self.indexed_size = kept
+        return new if sound and new is not None else s
 
     def _refreshed(self, closure: Closure, s: Tuned) -> Tuned:
         """The shape of the penalty, the size of the objective's gradient and the metric, anew."""
@@ -629,17 +638,22 @@ class TrackedLagrangian(AbstractConstrained):
             "estimate": [part.clone() for part in self.estimate],
             "metric": self.metric,
             "tuned": s and s.leaves(),
-            "recent": list(self.recent),
+            "recent": [_plain(batch) for batch in self.recent],
+            "devices": [_devices(batch) for batch in self.recent],
             "rhythm": [self.rows, self.start, self.window, self.next_refresh],
             "moved": list(self.moved),
             "indexed_penalty": [float(number) for number in (*self.indexed_penalty, self.indexed_size)],
         }
 
+    def _check_state(self, saved: dict[str, Any]) -> None:
+        super()._check_state(saved)
+        if saved["tuned"] and (saved["metric"] is None) == self.adaptive_metric:
+            raise ValueError("the state was saved with another adaptive_metric: make the optimizer with the same.")
+
     def _import(self, saved: dict[str, Any]) -> None:
-        device = self.space.params[0].device
-        self.estimate = [part.to(device, copy=True) for part in saved["estimate"]]
-        self.metric = None if saved["metric"] is None else [part.to(device) for part in saved["metric"]]
-        self.recent = list(saved["recent"])
+        self.estimate = [self._here(part) for part in saved["estimate"]]
+        self.metric = saved["metric"] and [self._here(part) for part in saved["metric"]]
+        self.recent = [_on(*each) for each in zip(saved["recent"], saved["devices"], strict=True)]
         self.rows, self.start, self.window, self.next_refresh = saved["rhythm"]
         self.moved = Moved(*saved["moved"])
         *penalties, self.indexed_size = saved["indexed_penalty"]
@@ -647,3 +661,28 @@ class TrackedLagrangian(AbstractConstrained):
         self.known, self.under_way = saved["tuned"] and Tuned.of(saved["tuned"]), None
         if self.known is not None:
             self._lay_out()
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.known = self.tuned  # nothing is under way any more
+        return super().__getstate__() | {"weigh": None}  # which may be compiled
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.weigh = self.rules.values
+        if self.known is not None:
+            self._lay_out()
+
+
+def _plain(batch: Any) -> Any:
+    """A batch to be saved: no graphs, no views of a larger tensor."""
+    return tree_map_only(Tensor, lambda leaf: leaf.detach().clone().requires_grad_(leaf.requires_grad), batch)
+
+
+def _devices(batch: Any) -> list[str]:
+    return [str(leaf.device) for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
+
+
+def _on(batch: Any, devices: list[str]) -> Any:
+    """A saved batch, on the devices that it came from."""
+    each = iter(devices)
+    return tree_map_only(Tensor, lambda leaf: leaf.to(next(each)), batch)

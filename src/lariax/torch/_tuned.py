@@ -72,7 +72,7 @@ class Tuned(NamedTuple):
 
     @classmethod
     def of(cls, leaves: list[Tensor]) -> "Tuned":
-        numbers = [leaf.numpy() if leaf.ndim else np.float64(leaf) for leaf in leaves]
+        numbers = [leaf.cpu().numpy() if leaf.ndim else np.float64(leaf) for leaf in leaves]
         return tree_unflatten(numbers, tree_structure(_TEMPLATE))
 
 
@@ -178,7 +178,7 @@ class Rules:
     population: int | None
     stiffened: bool  # by constraints that are not rows of the residuals
     dtype: torch.dtype
-    xp: Any = _host  # the library whose arrays are turned over
+    on_host: bool = True  # where arrays are turned over
     inequality: Any = None  # row by row, known after the first look
     random: Any = None
     least: Any = None  # weight of each
@@ -198,7 +198,12 @@ class Rules:
 
     def on_a_device(self, inequality: Tensor, random: Tensor) -> "Rules":
         least = least_weights(torch, inequality)
-        return replace(self, xp=_device, inequality=inequality, random=random, least=least)
+        return replace(self, on_host=False, inequality=inequality, random=random, least=least)
+
+    @property
+    def xp(self) -> Any:
+        """The library of the arrays."""
+        return _host if self.on_host else _device
 
     def gain(self, filter: Filter, k: float) -> Any:
         if self.gain_exponent is None:
@@ -228,9 +233,9 @@ class Rules:
 
     def rows(self, residuals: Tensor) -> Any:
         """In double precision, in arrays of the library."""
-        return (
-            residuals.double() if self.xp is _device else residuals.numpy().astype(np.float64, order=_order(residuals))
-        )
+        if self.on_host:
+            return residuals.numpy().astype(np.float64, order=_order(residuals))
+        return residuals.double()
 
     def opposed(self, shape: Shape) -> tuple[Any, Any] | None:
         """Inequalities with opposite gradients, if there are any; where the shape is a diagonal, each is by itself."""
