@@ -29,10 +29,13 @@ class Curvature(NamedTuple):
     secant_square: Any
     objective: Any  # that of the objective alone, where the run started
     noise: Any  # running mean of the variance of D over dx.dx: what a step adds to the noise of the tracked gradient
+    jumps: Any  # over the last fifth of the run, the sum of ||D|| where it jumped
+    path: Any  # and that of ||dx||: their ratio is the curvature that comes in jumps
 
     def in_metric(self, size: Any) -> "Curvature":
         """In coordinates in which squares of gradients are `size` times as large, and those of steps as small."""
-        return Curvature(*(value * size**power for value, power in zip(self, (1, 2, 1, 2, 1, 2), strict=True)))
+        powers = (1, 2, 1, 2, 1, 2, 0.5, -0.5)
+        return Curvature(*(value * size**power for value, power in zip(self, powers, strict=True)))
 
 
 class Answers(NamedTuple):
@@ -131,13 +134,14 @@ def largest_gradient(xp: Any, filter: Filter, square: Any, swing: Any) -> Any:
     return FAR * (xp.sqrt(square) + xp.sqrt(filter.noise) + swing)
 
 
-def jolted(xp: Any, filter: Filter, change: Any, explained: Any) -> Filter:
+def jolted(xp: Any, filter: Filter, curvature: Curvature, change: Any, explained: Any) -> tuple[Filter, Curvature]:
     """A same-sample difference far beyond what the step and the weights explain is an error that stays in the estimate.
 
-    A sample that crosses a kink of the model makes one, however short the step: too seldom to be seen as drift by
-    measurements now and then. `change` is the difference squared.
+    A sample that crosses a kink of the model makes one, however short the step: too seldom to be seen as drift or
+    curvature by measurements now and then. `change` is the difference squared.
     """
-    return filter._replace(error=filter.error + xp.where(change > (FAR * explained) ** 2, change, 0))
+    jump = xp.where(change > (FAR * explained) ** 2, change, 0)
+    return filter._replace(error=filter.error + jump), curvature._replace(jumps=curvature.jumps + xp.sqrt(jump))
 
 
 def variance_of_mean(xp: Any, parts: Any, mean: Any = None) -> Any:
@@ -165,11 +169,22 @@ def measured(xp: Any, curvature: Curvature, seen: Answers, often: Any) -> Curvat
     )
 
 
-def remembered(xp: Any, curvature: Curvature, k: Any) -> Curvature:
-    """The maximum is forgotten slowly; fast, where nothing has come near it for long."""
-    seen = xp.sqrt(curvature.square)
+def remembered(xp: Any, curvature: Curvature, k: Any, tiny: Any) -> Curvature:
+    """The maximum is forgotten slowly; fast, where nothing has come near it for long. What jumps is curvature too."""
+    seen = xp.maximum(xp.sqrt(curvature.square), curvature.jumps / (curvature.path + tiny))
     forget = xp.where(curvature.largest > FAR * seen, 5.0, 0.5) / (k + 20)
     return curvature._replace(largest=xp.maximum(seen, curvature.largest * (1 - forget)))
+
+
+def travelled(xp: Any, curvature: Curvature, k: Any, length: Any) -> Curvature:
+    """One step dx.dx = `length` further on the path along which jumps are counted."""
+    kept = 1 - 5 / (k + 20)
+    return curvature._replace(jumps=kept * curvature.jumps, path=kept * curvature.path + xp.sqrt(length))
+
+
+def is_kinked(xp: Any, curvature: Curvature) -> Any:
+    """Whether gradients answer to steps by jumps rather than else: between two of them an estimate does not follow."""
+    return curvature.jumps > 2 * curvature.path * xp.sqrt(curvature.square)
 
 
 def next_scale(
@@ -184,9 +199,12 @@ def next_scale(
     error: Any,
     of_gradient: tuple[Any, Any, Any],
     of_constraints: tuple[Any, Any, Any],
+    kinked: Any,
     tiny: Any,
 ) -> Any:
     """theta, shrunk when the steps add too much to the noise, measured by what there is to gain.
+
+    Where the estimate does not follow the steps (`kinked`), they are those of stochastic approximation, of order 1/k.
 
     `left` is the violation before the step and `error` the variances of its rows, `gain_of_step` is
     ||dx||^2 / eta^2 over the gradient's error; then (drift by the step, gain, noise) of gradient and constraints.
@@ -200,6 +218,7 @@ def next_scale(
     drift, alpha, noise = of_gradient
     drifts, alphas, noises = of_constraints
     too_long = (drift > allowed * alpha**2 * noise) | (weight @ drifts > allowed * (weight @ (alphas**2 * noises)))
+    too_long = too_long | (kinked & (scale * (1 + k / WINDOW) > 1))
     return rescaled(xp, scale, too_long, rate)
 
 

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from lariax.formulas import next_refresh
@@ -23,9 +22,13 @@ from lariax.oracle import Batch, Oracle, Vector, counting
 
 LONGEST_BLOCK = 256
 BLOCK_BYTES = 4 * 2**20
+FEW = 8  # parts of an array that the compiler makes by one command
 NEVER = jnp.iinfo(jnp.int32).max
 
 _PICKS, _REFRESHES = NEVER, NEVER - 1  # folded into the seed: streams of random numbers that no source uses
+
+
+Packed = tuple[list[Array], State]
 
 
 class Run(NamedTuple):
@@ -179,17 +182,18 @@ def advance(
         for leaf, old, new in zip(jax.tree.leaves(run.state), traced.invars, traced.outvars, strict=True)
     ]
     turning = jax.tree.unflatten(jax.tree.structure(run.state), changes)
-    unravel = ravel_pytree(eqx.filter(run.state, turning))[1]
+    structure = jax.tree.structure(eqx.filter(run.state, turning))
 
-    def packed(state: State) -> tuple[Array, State]:
-        """The numbers that a step changes as one array: each array that a loop carries is copied by a command of its
-        own, and an array of few parts is made by one."""
+    def packed(state: State) -> Packed:
+        """The numbers that a step changes in a few arrays: each array that a loop carries is copied by a command of its
+        own, and one of few parts is made by one."""
         numbers, rest = eqx.partition(state, turning)
-        return ravel_pytree(numbers)[0], rest
+        each = jax.tree.leaves(numbers)
+        return [jnp.stack(each[i : i + FEW]) for i in range(0, len(each), FEW)], rest
 
-    def unpacked(parts: tuple[Array, State]) -> State:
-        numbers, rest = parts
-        return eqx.combine(unravel(numbers), rest)
+    def unpacked(parts: Packed) -> State:
+        arrays, rest = parts
+        return eqx.combine(jax.tree.unflatten(structure, [number for array in arrays for number in array]), rest)
 
     def k_of(iteration: Array) -> Array:
         return iteration.astype(oracle.dtype)
@@ -213,7 +217,7 @@ def advance(
             state = jax.tree.map(lambda a, b: jnp.where(sound, a, b), new, run.state)
             return run._replace(state=state, next_refresh=rhythm.next_refresh(run.iteration))
 
-        def iterate(iteration: Array, parts: tuple[Array, State]) -> tuple[Array, State]:
+        def iterate(iteration: Array, parts: Packed) -> Packed:
             return packed(method.step(oracle, unpacked(parts), k_of(iteration), batch_of(iteration)))
 
         def measure(iteration: Array, state: State) -> State:

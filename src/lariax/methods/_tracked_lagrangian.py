@@ -21,6 +21,7 @@ from lariax.formulas import (
     diagonal,
     gain,
     interval_at,
+    is_kinked,
     is_real,
     jolted,
     lagged,
@@ -41,6 +42,7 @@ from lariax.formulas import (
     step_for,
     storm,
     times,
+    travelled,
     updated,
     variance_of_mean,
     violation,
@@ -185,7 +187,9 @@ class TrackedLagrangian(AbstractMethod):
         else:
             gradient = storm(seen.now, seen.then, s.gradient, alpha_g)
 
-        c0, c1, curvature = seen.values_then, seen.values_now, remembered(jnp, seen.curvature, k)
+        wish = _square(s.gradient) if oracle.is_free else _square(x - s.x) / eta**2
+        length = eta**2 * wish
+        c0, c1, curvature = seen.values_then, seen.values_now, remembered(jnp, seen.curvature, k, tiny)
         of_constraints = updated(
             s.of_constraints,
             alpha_u,
@@ -194,12 +198,11 @@ class TrackedLagrangian(AbstractMethod):
             drift=lagged(s.of_constraints.drift, variance_of_mean(jnp, c1 - c0), rate),
             innovation=believable(jnp, s.of_constraints, (jnp.mean(c0, axis=0) - s.constraints) ** 2),
         )
-        wish = _square(s.gradient) if oracle.is_free else _square(x - s.x) / eta**2
-        length = eta**2 * wish
-        before, jumps = s.of_gradient, s.jumps
+        before, jumps, jumping = s.of_gradient, s.jumps, curvature
         if seen.then is not None:
+            curvature = travelled(jnp, curvature, k, length)
             explained = s.curvature.largest * jnp.sqrt(length) + seen.swing
-            before = jolted(jnp, before, _square(seen.now - seen.then), explained)
+            before, jumping = jolted(jnp, before, curvature, _square(seen.now - seen.then), explained)
             jumps += before.error > 2 * s.of_gradient.error
         of_gradient = updated(
             before,
@@ -221,6 +224,7 @@ class TrackedLagrangian(AbstractMethod):
             error=s.of_constraints.error,
             of_gradient=(of_gradient.drift, alpha_g, of_gradient.noise),
             of_constraints=(of_constraints.drift, alpha_u, of_constraints.noise),
+            kinked=is_kinked(jnp, curvature),
             tiny=tiny,
         )
         if self.one_backward:  # gradient noise that is not averaged away moves x, whatever it looks like from inside
@@ -234,7 +238,7 @@ class TrackedLagrangian(AbstractMethod):
             weights=seen.weights,
             of_gradient=of_gradient,
             of_constraints=of_constraints,
-            curvature=curvature,
+            curvature=jumping,
             scale=scale,
             force=s.force,
             shape=s.shape,
@@ -361,7 +365,9 @@ class TrackedLagrangian(AbstractMethod):
         bend = jnp.linalg.norm(beyond.mean - slope) / (jnp.linalg.norm(probe) + _tiny(oracle))
         largest = jnp.maximum(bend, 1e-3 * steep / size)
         zero = jnp.zeros((), oracle.dtype)
-        curvature = Curvature(largest, largest**2, largest, largest**2, objective=largest, noise=zero)
+        curvature = Curvature(
+            largest, largest**2, largest, largest**2, objective=largest, noise=zero, jumps=zero, path=zero
+        )
 
         # noise of values and gradients over all batches of the start
         mean_slope, slope_noise, value_noise = self._noises(oracle, point, batches)
@@ -469,7 +475,8 @@ class TrackedLagrangian(AbstractMethod):
         return significant & (slope**2 < REDUNDANT * left @ scaled)
 
     def remark(self, state: TrackedState, k: Float[Array, ""]) -> str:
-        if state.jumps < 3 or k * self._gain(state.of_gradient, k) < KINKED:
+        suffers = is_kinked(jnp, state.curvature) | (k * self._gain(state.of_gradient, k) >= KINKED)
+        if state.jumps < 3 or not suffers:
             return ""
         return (
             f"The gradient of a sample jumped {int(state.jumps)} times, as at the kinks of max, abs or relu, and each "

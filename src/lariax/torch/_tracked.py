@@ -23,6 +23,7 @@ from lariax.formulas import (
     Shape,
     believable,
     interval_at,
+    is_kinked,
     is_real,
     jolted,
     lagged,
@@ -36,6 +37,7 @@ from lariax.formulas import (
     push,
     rate_at,
     remembered,
+    travelled,
     updated,
     variance_of_mean,
     violation,
@@ -277,7 +279,9 @@ class TrackedLagrangian(AbstractConstrained):
             dx = dx + rules.tiny
             seen = Answers(dx, is_real(_host, dx, x, rules.eps), *answers)
             curvature = measured(_host, curvature, seen, often_at(_host, k))
-        drift, curvature = curvature.noise * length, remembered(_host, curvature, k)
+        drift, curvature = curvature.noise * length, remembered(_host, curvature, k, rules.tiny)
+        if not self.one_backward:
+            curvature = travelled(_host, curvature, k, length)
         scale = next_scale(
             _host,
             scale,
@@ -292,6 +296,7 @@ class TrackedLagrangian(AbstractConstrained):
             error=s.of_constraints.error,
             of_gradient=(drift, alpha, noise),
             of_constraints=(of_constraints.drift, alpha_u, of_constraints.noise),
+            kinked=is_kinked(_host, curvature),
             tiny=rules.tiny,
         )
         if self.one_backward:  # gradient noise that is not averaged away moves x, whatever it looks like from inside
@@ -310,7 +315,7 @@ class TrackedLagrangian(AbstractConstrained):
         """The next state, given the squares of what the gradient at the previous point is off the estimate and of its
         change by the step."""
         before, new = seen.old.of_gradient, seen.new.of_gradient
-        shaken = jolted(_host, before, change, seen.explained)
+        shaken, curvature = jolted(_host, before, seen.new.curvature, change, seen.explained)
         filter = updated(
             shaken,
             seen.alpha,
@@ -319,7 +324,8 @@ class TrackedLagrangian(AbstractConstrained):
             drift=new.drift,
             innovation=believable(_host, before, off),
         )
-        return seen.new._replace(of_gradient=filter, jumps=seen.old.jumps + (shaken.error > 2 * before.error))
+        jumps = seen.old.jumps + (shaken.error > 2 * before.error)
+        return seen.new._replace(of_gradient=filter, curvature=curvature, jumps=jumps)
 
     def _limit(self, s: Tuned, new: Tuned, square: Any, swing: Any) -> float:
         """What ||gradient||^2 may be, not to have grown beyond reason in one step; -1 where numbers are not finite."""
@@ -538,7 +544,7 @@ class TrackedLagrangian(AbstractConstrained):
             np.mean(each, axis=0),
             Filter.fresh(noise),
             Filter.fresh(value_noise),
-            Curvature(largest, largest**2, largest, largest**2, objective=largest, noise=0.0),
+            Curvature(largest, largest**2, largest, largest**2, objective=largest, noise=0.0, jumps=0.0, path=0.0),
             np.float64(0.1),
             force,
             shape,
