@@ -7,9 +7,10 @@ import torch
 import torch.distributed as distributed
 
 import lariax.torch as lt
-from lariax.torch import _tracked
+from lariax.torch import _survey, _tracked
 
 ROWS = 16
+ENTRIES = (0, 2**21)
 METHODS = {
     "DualPenalty": lambda model, constraints: lt.DualPenalty(model, constraints, lr=0.05),
     "TrackedLagrangian": lt.TrackedLagrangian,
@@ -42,6 +43,21 @@ def train(method, wrap, part):
     return torch.cat([*(p.detach().reshape(-1) for p in model.parameters()), opt.multipliers["near"]])
 
 
+def train_noisy(part, entries):
+    """Twelve steps on a problem in which the noise of the objective decides on the penalty, measured from single rows
+    only if `entries` permits."""
+    _survey.ROW_ENTRIES = entries
+    x = torch.arange(3, dtype=torch.float64, requires_grad=True)
+    opt = lt.TrackedLagrangian([x], {"sum": lt.Equal()})
+    for i in range(12):
+        z = torch.randn(ROWS, 3, generator=torch.Generator().manual_seed(i), dtype=torch.float64)
+        opt.step(
+            lambda z: (((x - 3 * z) ** 2).sum(dim=1).mean(), {"sum": x.sum() - 1 + 2 * z[:, 0] * (x[0] - x[1])}),
+            part(z),
+        )
+    return x.detach()
+
+
 def work(rank, size, folder):
     torch.set_num_threads(1)
     _tracked.interval_at = seldom
@@ -51,6 +67,9 @@ def work(rank, size, folder):
         found = train(method, torch.nn.parallel.DistributedDataParallel, lambda rows: rows[own])
         if rank == size - 1:
             torch.save(found, f"{folder}/{method}.pt")
+    found = [train_noisy(lambda rows: rows[own], entries) for entries in ENTRIES]
+    if rank == size - 1:
+        torch.save(found, f"{folder}/noisy.pt")
     distributed.barrier()
     distributed.destroy_process_group()
 
@@ -58,6 +77,7 @@ def work(rank, size, folder):
 @pytest.mark.parametrize("size", [2, 4])
 def test_same_steps(size, tmp_path, monkeypatch):
     monkeypatch.setattr(_tracked, "interval_at", seldom)
+    monkeypatch.setattr(_survey, "ROW_ENTRIES", _survey.ROW_ENTRIES)  # and back to it
     context = multiprocessing.get_context("forkserver")  # its server imports the libraries once
     context.set_forkserver_preload(["lariax.torch"])
     workers = [context.Process(target=work, args=(rank, size, str(tmp_path))) for rank in range(size)]
@@ -69,3 +89,5 @@ def test_same_steps(size, tmp_path, monkeypatch):
     for method in METHODS:
         expected = train(method, lambda model: model, lambda rows: rows)
         torch.testing.assert_close(torch.load(tmp_path / f"{method}.pt"), expected, rtol=0, atol=1e-11)
+    expected = [train_noisy(lambda rows: rows, entries) for entries in ENTRIES]
+    torch.testing.assert_close(torch.load(tmp_path / "noisy.pt"), expected, rtol=0, atol=1e-10)

@@ -103,3 +103,32 @@ def test_a_compiled_model():
     compiled = torch.compile(model.closure, backend="aot_eager")
     mine, its = (lt.certify(model, closure, batches(), CONSTRAINTS) for closure in (compiled, model.closure))
     np.testing.assert_allclose(mine.stationarity.estimate, its.stationarity.estimate)
+
+
+@pytest.mark.parametrize(("count", "given", "used"), [(127, True, 127), (127, False, 127), (254, True, 252)])
+def test_hardly_a_row_is_left_out(count, given, used):
+    """And `draws` are those that were judged or fitted on."""
+    model, seen = Point([0.3, 1.6]), set()
+    rows = torch.tensor(np.random.default_rng(1).normal([1.0, 3.0], size=(2 * count, 2)))
+
+    def closure(z):
+        seen.add(z[0, 0].item())
+        return model.closure(z)
+
+    multipliers = {"sum": 0.9, "low": 0.1} if given else None
+    certificate = lt.certify(model, closure, rows.split(2), CONSTRAINTS, multipliers)
+    assert certificate.draws == 2 * used
+    assert len(seen) >= used
+
+
+def test_what_is_not_judged_is_said():
+    """Constraints of single training examples; other rows may have any numbers."""
+    model = Point([0.3, 1.6])
+
+    def closure(z):
+        loss, values = model.closure(z)
+        return loss, values | {"each": lt.Indexed(z[:, 0] * model.x[0], torch.arange(len(z)) + 1000)}
+
+    kinds = CONSTRAINTS | {"each": lt.AtMost(0.0, indexed=10)}
+    certificate = lt.certify(model, closure, batches(), kinds, population=False)
+    assert "not judged: ['each']" in certificate.warnings[-1]

@@ -297,7 +297,8 @@ def test_what_is_not_finite_is_taken_back(options):
         model = network()
         opt = OPTIMIZERS["TrackedLagrangian"](model, **options)
         opt.space.flat = flat
-        found.append(train(model, opt, batches))
+        with pytest.warns(RuntimeWarning, match="in call 1[12] or the one before it .* not finite"):
+            found.append(train(model, opt, batches))
         assert opt.observe()["backed_off"] == 1
         assert opt.tuned.is_finite()
     assert found[0].isfinite().all()

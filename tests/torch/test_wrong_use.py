@@ -45,6 +45,21 @@ CLOSURES = {
         ValueError,
         r"unknown \['gpa'\].*\['gap'\]",
     ),
+    "backward": (
+        lambda net: lambda x: (lambda answer: (answer[0].backward(), answer)[1])(good(net)(x)),
+        RuntimeError,
+        "leave out backward",
+    ),
+    "another model": (
+        lambda net: good(torch.nn.Linear(3, 2)),
+        RuntimeError,
+        "depends on the optimizer's parameters",
+    ),
+    "Indexed": (
+        lambda net: lambda x: (net(x).mean(), {"gap": lt.Indexed(net(x)[:, 0], torch.arange(len(x)))}),
+        TypeError,
+        "'gap' are Indexed: declare it with indexed=",
+    ),
     "missing name": (lambda net: lambda x: (net(x).mean(), {}), ValueError, r"no values for \['gap'\]"),
     "no tuple": (lambda net: lambda x: net(x).mean(), TypeError, "must return .loss"),
     "loss without a tensor": (lambda net: lambda x: (0.5, good(net)(x)[1]), TypeError, "loss must be a tensor"),
@@ -126,10 +141,22 @@ def test_constructors():
         lt.TrackedLagrangian(net, gap, step_size=-0.1)
     with pytest.raises(TypeError, match=r"'gap' must be a .*AtLeast"):
         lt.QuadraticPenalty(net, {"gap": 0.1})
+    with pytest.raises(TypeError, match=r"found lariax\.problem.*AtMost"):
+        lt.QuadraticPenalty(net, {"gap": lx.AtMost(lambda x: x)})
     with pytest.raises(TypeError, match="dictionary of names, found list"):
         lt.QuadraticPenalty(net, [lt.AtMost(0.1)])
     with pytest.raises(ValueError, match="one finite number"):
         lt.AtMost(float("inf"))
+    with pytest.raises(ValueError, match=r"one finite number .* found '0\.1'"):
+        lt.AtMost("0.1")
+    with pytest.raises(ValueError, match="number of training examples, found True"):
+        lt.AtMost(0.1, indexed=True)
+    with pytest.raises(ValueError, match=r"\['weight_decay'\], which .*ElasticNet"):
+        lt.QuadraticPenalty([{"params": net.parameters(), "weight_decay": 0.1}], gap)
+    with pytest.raises(ValueError, match="lr of a group must be at least 0, found -1"):
+        lt.QuadraticPenalty([{"params": net.parameters(), "lr": -1}], gap)
+    with pytest.raises(ValueError, match=r"real numbers, found \['torch.complex64'\]"):
+        lt.QuadraticPenalty([torch.zeros(2, dtype=torch.complex64, requires_grad=True)], gap)
     with pytest.raises(ValueError, match="require no gradient"):
         lt.QuadraticPenalty([torch.zeros(2)], gap)
     with pytest.raises(ValueError, match="either within= or regularizer="):
@@ -178,9 +205,70 @@ def test_states_of_other_constraints(which):
     net = model()
     opt = optimizers(net)[which]
     opt.step(good(net), BATCH)
+    other = optimizers(net)[which]
+    other.passes.rank, other.passes.processes = 1, 2
+    with pytest.raises(ValueError, match="process 0 of 1, and this is process 1 of 2"):
+        other.load_state_dict(opt.state_dict())
+    wide = torch.nn.Linear(3, 5)
+    with pytest.raises(ValueError, match=r"state is of parameters .*\(2, 3\).* these are .*\(5, 3\)"):
+        optimizers(wide)[which].load_state_dict(opt.state_dict())
+    with pytest.raises(ValueError, match=r"float32.* these are .*float64"):
+        optimizers(model().double())[which].load_state_dict(opt.state_dict())
     for others in ({"gpa": lt.AtMost(0.1)}, {"gap": lt.AtMost(0.1), "more": lt.Equal()}, {}):
         with pytest.raises(ValueError, match=r"constraints \['gap'\], and this optimizer has"):
             optimizers(net, others)[which].load_state_dict(opt.state_dict())
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_states_with_constraints_in_another_order(which):
+    """Multipliers would change places."""
+    net = model()
+    names = ("a", "b")
+    opt = optimizers(net, {name: lt.AtMost(0.1) for name in names})[which]
+    opt.step(lambda x: (net(x).mean(), {name: net(x)[:, 0] for name in names}), BATCH)
+    with pytest.raises(ValueError, match="in the same order"):
+        optimizers(net, {name: lt.AtMost(0.1) for name in reversed(names)})[which].load_state_dict(opt.state_dict())
+    opt = optimizers(net, {name: lt.AtMost(0.1, indexed=20) for name in names})[which]
+    with pytest.raises(ValueError, match=r"indexed constraints with .*'a': 20"):
+        optimizers(net, {name: lt.AtMost(0.1, indexed=20) for name in ("a", "c")})[which].load_state_dict(
+            opt.state_dict()
+        )
+
+
+def test_a_state_with_another_metric():
+    net = model()
+    opt = lt.TrackedLagrangian(net, {}, adaptive_metric=True)
+    opt.step(lambda x: ((net(x) ** 2).mean(), {}), BATCH)
+    with pytest.raises(ValueError, match="another adaptive_metric"):
+        lt.TrackedLagrangian(net, {}).load_state_dict(opt.state_dict())
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_steps_as_of_other_optimizers(which):
+    net = model()
+    opt = optimizers(net)[which]
+    for arguments in ((), (good(net),), (BATCH, BATCH)):
+        with pytest.raises(TypeError, match=r"step\(closure, batch\) wants .* no backward\(\)"):
+            opt.step(*arguments)
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_parameters_frozen_during_a_run(which):
+    net = model()
+    opt = optimizers(net)[which]
+    opt.step(good(net), BATCH)
+    net.bias.requires_grad_(False)
+    with pytest.raises(RuntimeError, match=r"shapes \[\(2,\)\] require no gradient any more.*lr to 0"):
+        opt.step(good(net), BATCH)
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_nothing_is_learned_from_a_refused_answer(which):
+    net = model()
+    opt = optimizers(net, {"a": lt.AtMost(0.1), "b": lt.AtMost(0.1)})[which]
+    with pytest.raises(ValueError, match="'b' has values of shape"):
+        opt.step(lambda x: (net(x).mean(), {"a": net(x), "b": net(x).mean()}), BATCH)
+    opt.step(lambda x: (net(x).mean(), {"a": net(x)[:, 0], "b": net(x)[:, 1]}), BATCH)
 
 
 @pytest.mark.parametrize("which", range(3))

@@ -77,6 +77,7 @@ class Certificate:
         confidence: of each interval on its own.
         tolerance: up to where a violation or a distance counts as none, in `holds` and in the verdict.
         warnings: what may be wrong with the statements made, in words.
+        violated: the names of constraints that are.
         verdict: one sentence.
     """
 
@@ -103,6 +104,11 @@ class Certificate:
         return max(self.stationarity.high, self.feasibility.high, self.complementarity.high) <= tolerance
 
     @property
+    def violated(self) -> list[str]:
+        """Names of the constraints that are."""
+        return [name for name, report in self.constraints.items() if report.holds == "violated"]
+
+    @property
     def verdict(self) -> str:
         return f"{_judgement(self)} ({_circumstances(self)})."
 
@@ -123,7 +129,7 @@ class Certificate:
 
 
 def _judgement(certificate: Certificate) -> str:
-    broken = [name for name, report in certificate.constraints.items() if report.holds == "violated"]
+    broken = certificate.violated
     s, f, c = certificate.stationarity, certificate.feasibility, certificate.complementarity
     if not all(np.isfinite([s.high, f.high, c.high])):
         return "Nothing can be said: a function or its gradient is not finite here"
@@ -135,7 +141,7 @@ def _judgement(certificate: Certificate) -> str:
         return f"Not feasible: {_listed(broken)} {verb} violated, in all by {_at_least(f)}{moreover}"
     if certificate.within(certificate.tolerance):
         return f"A solution within {certificate.tolerance:.3g}: feasible, stationary and complementary"
-    feasible = "Feasible" if f.high <= certificate.tolerance else f"Violated by at most {f.high:.3g}"
+    feasible = "Feasible" if f.high <= certificate.tolerance else f"Feasible to within {f.high:.3g}"
     if s.low > certificate.tolerance:
         return f"{feasible}, but not stationary: the gradient of the Lagrangian is off by {_at_least(s)}"
     if c.low > certificate.tolerance:

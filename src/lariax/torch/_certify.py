@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -20,6 +21,7 @@ from lariax.torch._passes import Closure, Passes, Space, precision_of, rows_of
 
 MOST_BATCHES, FEWEST_BATCHES = 64, 8
 BATCH_ENTRIES = 2**24  # numbers in all batch means together, where there are more than the fewest
+ANY_EXAMPLE = 2**62  # the rows of a loader may have any numbers
 KINDS: dict[str, Any] = {"=": Equal, "<=": AtMost, ">=": AtLeast}
 
 
@@ -47,12 +49,13 @@ def certify(
         confidence: of each interval.
         tolerance: up to where a violation or a distance counts as none, in the words used.
 
-    Indexed constraints are left out: they are about single training examples.
+    Indexed constraints are about single training examples, and are not judged; a warning says so.
     """
     optimizer = constraints if isinstance(constraints, AbstractConstrained) else None
     params: list[Tensor] = optimizer.space.params if optimizer else [p for p in model.parameters() if p.requires_grad]
     named = optimizer.constraints if optimizer else None
-    kinds: Mapping[str, AbstractConstraint] = constraints if named is None else {**named.named, **named.indexed}  # type: ignore[assignment]
+    given: Mapping[str, AbstractConstraint] = constraints if named is None else {**named.named, **named.indexed}  # type: ignore[assignment]
+    kinds = {name: replace(kind, indexed=kind.indexed and ANY_EXAMPLE) for name, kind in given.items()}
     dtype = precision_of(params)
     space = Space(params, dtype)
     bench = _Bench(Passes(space, Constraints(kinds, dtype, params[0].device), model), closure)
@@ -88,6 +91,7 @@ def _certified(
         )
     court = bench.court(batches[0], optimizer, confidence, tolerance)
     judging: list[Any] = batches
+    fitting: list[Any] = []
     notes: tuple[str, ...] = ()
     if multipliers is None:
         if not court.can_fit:
@@ -105,7 +109,10 @@ def _certified(
         y, notes = court.given({name: np.asarray(torch.as_tensor(v).cpu()) for name, v in known.items()})
     parts = bench.parts(judging) if population else [judging]
     objective, residuals, gradient = bench.judging(parts, y)
-    used = sum(sizes)
+    seen = [batch for part in parts for batch in part] + (fitting if population and multipliers is None else [])
+    used = sum(bench.rows(batch) for batch in seen)
+    if bench.constraints.indexed:
+        notes += (f"constraints of single training examples were not judged: {list(bench.constraints.indexed)}.",)
     about = "on the loader's rows, about the distribution behind them" if population else f"about all {used:,} rows"
     return court.judge(
         objective,
@@ -150,10 +157,9 @@ class _Bench:
 
     def parts(self, batches: list[Any]) -> list[list[Any]]:
         """Batches put together to parts of equal size, few where there are many parameters."""
-        most = int(np.clip(BATCH_ENTRIES // self.space.size, FEWEST_BATCHES, MOST_BATCHES))
-        count = min(most, len(batches))
-        each = len(batches) // count
-        return [batches[i * each : (i + 1) * each] for i in range(count)]
+        few = int(np.clip(BATCH_ENTRIES // self.space.size, FEWEST_BATCHES, MOST_BATCHES))
+        each = max(1, len(batches) // few)  # so that hardly any are left over
+        return [batches[i * each : (i + 1) * each] for i in range(len(batches) // each)]
 
     def judging(self, parts: list[list[Any]], y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Means of the objective, the residuals and the gradient of the Lagrangian, part by part."""

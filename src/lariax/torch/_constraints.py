@@ -36,14 +36,17 @@ class AbstractConstraint:
 
     def __post_init__(self) -> None:
         name = type(self).__name__
-        bound = torch.as_tensor(self.bound, dtype=torch.float64)
+        try:
+            bound = torch.as_tensor(self.bound, dtype=torch.float64)
+        except (TypeError, ValueError, RuntimeError):
+            bound = torch.tensor(torch.nan)
         if bound.ndim > 1 or not bool(torch.isfinite(bound).all()):
             raise ValueError(
                 f"the bound of {name} must be one finite number or a vector of them, found {self.bound!r}."
             )
         if self.samples not in (SHARED, None):
             raise ValueError(f"samples= of {name} is left out, or None for no samples, found {self.samples!r}.")
-        if self.indexed is not None and (not isinstance(self.indexed, int) or self.indexed < 1):
+        if self.indexed is not None and (type(self.indexed) is not int or self.indexed < 1):
             raise ValueError(f"indexed= of {name} is the number of training examples, found {self.indexed!r}.")
         if self.indexed is not None and (self.samples is None or bound.ndim):
             raise ValueError(f"{name}(indexed=...) has one bound, and one value for each row of a batch.")
@@ -149,7 +152,7 @@ class Constraints:
             if not isinstance(constraint, AbstractConstraint):
                 raise TypeError(
                     f"constraint {name!r} must be a lariax.torch.Equal, AtMost or AtLeast, found "
-                    f"{type(constraint).__name__}."
+                    f"{type(constraint).__module__}.{type(constraint).__name__}."
                 )
         self.named = {n: c for n, c in constraints.items() if c.indexed is None}
         self.indexed = {n: c for n, c in constraints.items() if c.indexed is not None}
@@ -331,6 +334,11 @@ class Constraints:
         return 1
 
     def _pair(self, name: str, given: Any, graph: bool) -> tuple[Tensor, Tensor]:
+        if isinstance(given, Indexed):
+            raise TypeError(
+                f"the values of constraint {name!r} are Indexed: declare it with indexed=, the number of training "
+                "examples."
+            )
         value, slope = given if isinstance(given, Proxy) else (given, given)
         if not isinstance(value, Tensor) or not isinstance(slope, Tensor):
             raise TypeError(f"constraint {name!r} must be a tensor or a Proxy of two, found {type(given).__name__}.")

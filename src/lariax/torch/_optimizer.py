@@ -16,6 +16,7 @@ OBJECTS = ("within", "regularizer")  # entries of a group that are not saved
 KEYS = {"params", "param_names", "name", "lr", "initial_lr", *OBJECTS}
 
 
+MISSING: Any = object()
 Move = Callable[[int, Tensor, Tensor], Tensor | float]
 """(number of a constraint, residuals, visits) -> how far multipliers move."""
 
@@ -74,11 +75,19 @@ class AbstractConstrained(torch.optim.Optimizer):
 
     # --- what a method does
 
-    def step(self, closure: Closure, batch: Any) -> Tensor:  # type: ignore[override]
+    def step(self, closure: Closure | None = None, batch: Any = MISSING) -> Tensor:  # type: ignore[override]
         """One iteration on a fresh batch; returns the mean loss at the current parameters.
 
         `closure(batch)` returns (loss, {name: values, ...}) with a value for each row, and is called several times.
         """
+        if not callable(closure) or batch is MISSING:
+            raise TypeError(
+                "step(closure, batch) wants the batch, and a function of it that returns (loss, {name: values, ...}). "
+                "The optimizer calls it, and takes gradients itself: no zero_grad() and no backward()."
+            )
+        return self._step(closure, batch)
+
+    def _step(self, closure: Closure, batch: Any) -> Tensor:
         raise NotImplementedError
 
     @property

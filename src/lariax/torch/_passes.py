@@ -197,8 +197,13 @@ class Passes:
 
     def pull(self, seen: Seen, weights: Tensor, indexed: list[Tensor], total: float, keep: bool = False) -> Vector:
         """This piece's part of the mean of  grad f + J^T w  over `total` rows: one backward pass."""
-        outputs, cotangents = self.constraints.cotangents(seen, weights, indexed, total)
-        return self.space.pack(self.gradient(outputs, cotangents, keep))
+        gradients = self.gradient(*self.constraints.cotangents(seen, weights, indexed, total), keep)
+        if gradients[0] is None and all(gradient is None for gradient in gradients):
+            raise RuntimeError(
+                "neither the loss nor a constraint depends on the optimizer's parameters: does the closure use another "
+                "model, or a copy?"
+            )
+        return self.space.pack(gradients)
 
     def copies(
         self, closure: Closure, piece: Piece, count: int, seen: Seen | None = None
@@ -253,6 +258,11 @@ class Passes:
             if keep and not batched and "retain_graph" in str(error):
                 self.single_use = True
                 raise GraphUsedOnce from error
+            if "second time" in str(error) and not keep:
+                raise RuntimeError(
+                    "the graph of the closure's answer was used before: leave out backward() and autograd.grad of the "
+                    "loss, since the optimizer takes its gradients itself."
+                ) from error
             frozen = [tuple(p.shape) for p in self.params if not p.requires_grad]
             if frozen:
                 raise RuntimeError(

@@ -86,7 +86,7 @@ class QuadraticPenalty(AbstractConstrained):
         self.tracked: dict[str, Tensor] = {}
 
     @torch.no_grad()
-    def step(self, closure: Closure, batch: Any) -> Tensor:  # type: ignore[override]
+    def _step(self, closure: Closure, batch: Any) -> Tensor:
         pieces, k = self.passes.whole(batch), self.calls
         random = self.passes.random_state()
         schedule = self.schedule

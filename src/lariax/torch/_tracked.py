@@ -4,6 +4,7 @@ Vectors like the parameters stay on their device; everything else is a few numbe
 and turned over by the formulas that the core uses.
 """
 
+import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
@@ -130,13 +131,14 @@ class TrackedLagrangian(AbstractConstrained):
         self.moved = Moved(0.0, 0.0, 0.0)
         self.indexed_penalty = (0.0, 0.0)  # for the estimate, and to come
         self.rows = 0  # in a batch, over all processes
+        self.has_warned = False
         self.indexed_size = 1.0
 
     # --- a call
 
     @torch.no_grad()
     @np.errstate(all="ignore")  # a step that is not finite is taken back
-    def step(self, closure: Closure, batch: Any) -> Tensor:  # type: ignore[override]
+    def _step(self, closure: Closure, batch: Any) -> Tensor:
         if self.known is None:
             return self._collect(closure, batch)
         k = self.calls + 1 - self.start
@@ -165,7 +167,7 @@ class TrackedLagrangian(AbstractConstrained):
         if self.under_way is not None:
             told, seen, moves = self.under_way
             sound, off, change, square = told.numbers()
-            self.known = self._learned(seen, off, change) if sound else seen.old.backed()
+            self.known = self._learned(seen, off, change) if sound else self._refused(seen)
             moved = moves[0 if sound else 1]
             self.moved, self.under_way = moved._replace(square=square if moved.reach else None), None
         return self.known
@@ -181,7 +183,7 @@ class TrackedLagrangian(AbstractConstrained):
             self.known = self._learned(seen, off, change)
             self._move_indexed(seen.present, seen.old)
         else:
-            fresh, stale, momentum, self.known = None, None, 1.0, seen.old.backed()
+            fresh, stale, momentum, self.known = None, None, 1.0, self._refused(seen)
             torch._foreach_copy_(self.space.params, self.previous)
             self.passes.restore(buffers)
             self.exact = {}
@@ -196,6 +198,18 @@ class TrackedLagrangian(AbstractConstrained):
                 k = self.calls - self.start
                 self.recent, self.next_refresh = [], int(next_refresh(np, k, self.start, self.window))
             self._move(fresh, stale, momentum)
+
+    def _refused(self, seen: Looked) -> Tuned:
+        """After a step that is taken back."""
+        if not self.has_warned and (seen.limit < 0 or not np.isfinite(seen.now_square.item())):
+            self.has_warned = True
+            warnings.warn(
+                f"in call {self.calls} or the one before it the loss, a constraint or a gradient was not finite: the "
+                "step to there is taken back, and the next ones are shorter. observe()['backed_off'] counts them.",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+        return seen.old.backed()
 
     def _look(self, closure: Closure, cut: Cut, k: int, measuring: bool) -> Looked:
         """A batch at both points, and the state that follows from it. On a GPU numbers travel, and the host turns them
