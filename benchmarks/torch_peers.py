@@ -95,8 +95,8 @@ def report(figures: dict[str, list[dict]], seconds: float) -> str:
             "",
             f"{about} Processor time of a step over a plain Adam step with as many forward and backward passes, in "
             f"turns, medians; one core, 64-32 networks. `TrackedLagrangian` as late in a run: one call in {RARELY} "
-            "measures, with six more backward passes over halves of the batch, which the plain step then makes too. "
-            "The goal for ours is 1.15.",
+            "measures, with three more backward passes over each half of the batch, which the plain step then makes "
+            "too. The goal for ours is 1.15.",
             "",
             *table(("task", "method", "plain step", "step", "ratio"), rows),
         ]

@@ -85,11 +85,12 @@ class AtLeast(AbstractConstraint):
 class Proxy(NamedTuple):
     """Values that have no useful gradient, and differentiable ones of the same shape whose gradient is taken.
 
-    The multipliers see `values`, the parameters move along `surrogate`.
+    The multipliers see `values`, the parameters move along `surrogate`: best a function with a slope wherever the
+    constraint may be violated, and bounded on the good side.
 
     >>> import torch, lariax.torch as lt
     >>> margin = torch.tensor([0.5, -1.0], requires_grad=True)
-    >>> seen = lt.Proxy((margin > 0).float(), torch.sigmoid(margin))
+    >>> error = lt.Proxy((margin < 0).float(), torch.nn.functional.softplus(-margin))
     """
 
     values: Tensor
