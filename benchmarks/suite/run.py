@@ -254,9 +254,10 @@ def report(
         "",
         f"`lx.solve` with `TrackedLagrangian()` on its defaults, batch size {options.batch}"
         f"{' (which it raises to 2: pairs)' if options.batch == 1 else ''}, {options.dtype}, {options.seeds} seeds: "
-        "rms error over the statistical limit, stationarity / feasibility. The sampling error of a ratio is 10 to 20 %. "
-        "The limit is the error of the exact solution of the sample-average problem over the same number of draws, linearised. Where the constraints are exact (consensus), the violation is divided by "
-        "the limit's distance from the solution, and left out of the means. Rivals: the best of 16 settings each, "
+        "rms error over the statistical limit, stationarity / feasibility. The sampling error of a ratio is 10 to "
+        "20 %. The limit is the error of the exact solution of the sample-average problem over the same number of "
+        "draws, linearised. Where the constraints are exact (consensus), the violation is divided by the limit's "
+        "distance from the solution, and left out of the means. Rivals: the best of 16 settings each, "
         "picked at each number of draws on the same 4 seeds that are shown, which favours them.",
     ]
     write(

@@ -156,16 +156,17 @@ def is_real(xp: Any, length: Any, size: Any, eps: float) -> Any:
 
 
 def measured(xp: Any, curvature: Curvature, seen: Answers, often: Any) -> Curvature:
-    """With one more measurement taken in."""
+    """With one more measurement taken in; a jump is none of curvature where jumps are known."""
+    is_jump = is_kinked(xp, curvature) & (seen.fixed > (FAR * curvature.largest) ** 2 * seen.length)
 
-    def ease(old: Any, new: Any, least: float) -> Any:
-        return xp.where(seen.real, lagged(old, new / seen.length, xp.maximum(often, least)), old)
+    def ease(old: Any, new: Any, least: float, real: Any) -> Any:
+        return xp.where(real, lagged(old, new / seen.length, xp.maximum(often, least)), old)
 
     return curvature._replace(
-        square=ease(curvature.square, seen.fixed, 0.1),
-        secant=ease(curvature.secant, seen.along, 0.02),
-        secant_square=ease(curvature.secant_square, seen.follow, 0.02),
-        noise=ease(curvature.noise, seen.drift, 0.0),
+        square=ease(curvature.square, seen.fixed, 0.1, seen.real & ~is_jump),
+        secant=ease(curvature.secant, seen.along, 0.02, seen.real),
+        secant_square=ease(curvature.secant_square, seen.follow, 0.02, seen.real),
+        noise=ease(curvature.noise, seen.drift, 0.0, seen.real),
     )
 
 
