@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from benchmarks.kinks import quantile, rounded
 from benchmarks.suite.problems import by_name
 
 import lariax as lx
@@ -340,20 +341,17 @@ def test_a_lower_and_an_upper_bound_do_not_press_against_each_other():
     np.testing.assert_allclose(result.x, [0.005, 2.0], atol=0.06)
 
 
-def test_kinks_are_remarked_on_and_rounded_kinks_are_no_trouble():
-    """Five newsvendors with a common budget, x = 0.4 each; the limit of the tangential error is 2.6 / sqrt(draws)."""
+def test_kinks_are_survived_and_remarked_on_and_rounded_kinks_are_no_trouble():
+    """A quantile regression went far off (13, 21 and 773 for these seeds) when jumps were no curvature and steps as
+    long as ever; rounded, with the bias of that, an error is a few times 1 / sqrt(draws)."""
+    about = quantile()
 
-    def newsvendors(positive_part):
-        return lx.Problem(
-            lambda x, z: jnp.sum(2 * positive_part(x - z[:5]) - 1.5 * (x - z[:5])),
-            samples=normal(6),
-            constraints={"budget": lx.Equal(lambda x, z: jnp.sum(x) - 2 + 0.5 * z[5])},
+    def away(positive_part, seed):
+        result = lx.solve(
+            about.make(positive_part), jnp.zeros(about.solution.size), iterations=10_000, batch_size=2, seed=seed
         )
+        assert ("kinks" in result.message) == (positive_part is jax.nn.relu)
+        return np.linalg.norm(result.x - about.solution)
 
-    def solved(positive_part):
-        return lx.solve(newsvendors(positive_part), jnp.zeros(5), TRACKED, iterations=10_000, batch_size=2)
-
-    kinked, rounded = solved(jax.nn.relu), solved(lambda t: 0.1 * jax.nn.softplus(t / 0.1))
-    assert "kinks" in kinked.message
-    assert "kinks" not in rounded.message
-    assert np.linalg.norm(rounded.x - 0.4) < 3 * 2.6 / np.sqrt(20_000)
+    assert max(away(jax.nn.relu, seed) for seed in range(3)) < 0.4
+    assert away(rounded, 0) < 8 / np.sqrt(20_000)
