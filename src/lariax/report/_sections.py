@@ -15,7 +15,7 @@ SIGNS = {"surely": "✓", "probably": "≈", "undecided": "?", "violated": "✗"
 MEASURES = {
     "stationarity": "how far the gradient of the Lagrangian is from zero, or from the cone of the set",
     "feasibility": "the length of all violations together",
-    "complementarity": "multiplier times slack of the inequalities",
+    "complementarity": "multiplier (the certificate's own) times slack of the inequalities",
     "natural_residual": "how far one projected gradient step would move",
     "objective": "the mean of the objective",
 }
@@ -153,7 +153,7 @@ def constraints(runs: Sequence[SavedRun]) -> Markup:
         return element("p", "The problem has no constraints, or there is no certificate.")
     titles = list(dict.fromkeys(side for row in rows for side, _, _ in row.reports))
     head = ["constraint", *(["run"] if len(runs) > 1 else []), "asked", *(side or "value" for side in titles)]
-    head += ["multiplier", "interval against bound"]
+    head += ["the run's multiplier", "interval against bound"]
     body = []
     for row in rows:
         report, entry = row.reports[0][1], row.reports[0][2]

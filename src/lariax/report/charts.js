@@ -183,7 +183,8 @@ class Plot {
     }
     const id = `clip${(Plot.count = (Plot.count ?? 0) + 1)}`;
     const clip = shape("clipPath", { id });
-    clip.append(shape("rect", { x: MARGIN.left, y: 0, width: Math.max(width - MARGIN.left - MARGIN.right, 1), height: bottom + 2 }));
+    const top = MARGIN.top - 2;
+    clip.append(shape("rect", { x: MARGIN.left, y: top, width: Math.max(width - MARGIN.left - MARGIN.right, 1), height: Math.max(bottom + 2 - top, 1) }));
     this.inside = shape("g", { "clip-path": `url(#${id})` });
     this.svg.append(clip, this.inside);
     this.x = x; this.y = y; this.bottom = bottom;

@@ -636,7 +636,7 @@ class TrackedLagrangian(AbstractConstrained):
             return {}
         s = self.tuned
         return {
-            "step_size": self.moved.eta,
+            "step_size": self.moved.eta * self.lr,
             "penalty": self.moved.rho,
             "gain": float(self.rules.gain(s.of_gradient, float(self.calls - self.start))),
             "curvature": float(s.curvature.largest),
