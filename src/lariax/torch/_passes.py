@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import torch.distributed as distributed
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from lariax.torch._constraints import Constraints, Seen
 
@@ -430,3 +430,18 @@ def rows_from(batch: Any, start: int, stop: int) -> Any:
         )
 
     return tree_map(lambda leaf: leaf[start:stop] if has_rows(leaf) else leaf, batch, is_leaf=has_rows)
+
+
+def plain(batch: Any) -> Any:
+    """A batch to be saved: no graphs, no views of a larger tensor."""
+    return tree_map_only(Tensor, lambda leaf: leaf.detach().clone().requires_grad_(leaf.requires_grad), batch)
+
+
+def devices_of(batch: Any) -> list[str]:
+    return [str(leaf.device) for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
+
+
+def on_devices(batch: Any, devices: list[str]) -> Any:
+    """A saved batch, where it came from."""
+    each = iter(devices)
+    return tree_map_only(Tensor, lambda leaf: leaf.to(next(each)), batch)

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map_only
 
 from lariax.formulas import (
     WINDOW,
@@ -46,7 +45,18 @@ from lariax.formulas import (
 from lariax.torch import _device, _host, _kernels
 from lariax.torch._constraints import AbstractConstraint, Seen
 from lariax.torch._optimizer import AbstractConstrained
-from lariax.torch._passes import Choice, Closure, Cut, Groups, Kept, Vector, minus
+from lariax.torch._passes import (
+    Choice,
+    Closure,
+    Cut,
+    Groups,
+    Kept,
+    Vector,
+    devices_of,
+    minus,
+    on_devices,
+    plain,
+)
 from lariax.torch._survey import Survey
 from lariax.torch._tuned import (
     Arriving,
@@ -658,8 +668,8 @@ class TrackedLagrangian(AbstractConstrained):
             "estimate": [part.clone() for part in self.estimate],
             "metric": self.metric,
             "tuned": s and s.leaves(),
-            "recent": [_plain(batch) for batch in self.recent],
-            "devices": [_devices(batch) for batch in self.recent],
+            "recent": [plain(batch) for batch in self.recent],
+            "devices": [devices_of(batch) for batch in self.recent],
             "rhythm": [self.rows, self.start, self.window, self.next_refresh],
             "moved": list(self.moved),
             "indexed_penalty": [float(number) for number in (*self.indexed_penalty, self.indexed_size)],
@@ -673,7 +683,7 @@ class TrackedLagrangian(AbstractConstrained):
     def _import(self, saved: dict[str, Any]) -> None:
         self.estimate = [self._here(part) for part in saved["estimate"]]
         self.metric = saved["metric"] and [self._here(part) for part in saved["metric"]]
-        self.recent = [_on(*each) for each in zip(saved["recent"], saved["devices"], strict=True)]
+        self.recent = [on_devices(*each) for each in zip(saved["recent"], saved["devices"], strict=True)]
         self.rows, self.start, self.window, self.next_refresh = saved["rhythm"]
         self.moved = Moved(*saved["moved"])
         *penalties, self.indexed_size = saved["indexed_penalty"]
@@ -691,18 +701,3 @@ class TrackedLagrangian(AbstractConstrained):
         self.weigh = self.rules.values
         if self.known is not None:
             self._lay_out()
-
-
-def _plain(batch: Any) -> Any:
-    """A batch to be saved: no graphs, no views of a larger tensor."""
-    return tree_map_only(Tensor, lambda leaf: leaf.detach().clone().requires_grad_(leaf.requires_grad), batch)
-
-
-def _devices(batch: Any) -> list[str]:
-    return [str(leaf.device) for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
-
-
-def _on(batch: Any, devices: list[str]) -> Any:
-    """A saved batch, on the devices that it came from."""
-    each = iter(devices)
-    return tree_map_only(Tensor, lambda leaf: leaf.to(next(each)), batch)
