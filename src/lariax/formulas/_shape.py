@@ -22,25 +22,61 @@ PROBES = 8
 """Random directions, and power steps, behind a diagonal shape."""
 
 
+SURE = 3.0
+"""Standard errors by which the multiplier of an inequality has to stand out for the inequality to bind surely."""
+
+
 class Shape(NamedTuple):
-    """Matrices of m x m, or their diagonals."""
+    """Matrices of m x m, or their diagonals.
+
+    max(0, y + M u) is the projection that multipliers of inequalities need only if M is diagonal in their rows: with a
+    full M, multipliers of constraints with slack would stay where M u = 0. So a row of an inequality has entries beside
+    the diagonal only while the inequality surely binds: then nothing is cut off, and it is as good as an equality.
+    """
 
     penalty: Any  # M, about (J J^T)^-1
     dual: Any  # M without the directions of dependent rows
+    apart: Any  # the two of them with every inequality by itself
+    coupled: Any  # inequalities that have entries beside the diagonal
     gram: Any  # J J^T
     jacobian: Any  # J, tracked from refresh to refresh; without rows in the diagonal case
     variance: Any  # of the errors in its rows
 
+    @property
+    def uncoupled(self) -> "Shape":
+        """With every inequality by itself."""
+        penalty, dual = self.apart
+        return self._replace(penalty=penalty, dual=dual, coupled=self.coupled & False)
+
+    @classmethod
+    def empty(cls, jacobian: Any) -> "Shape":
+        """Without rows; `jacobian` is 0 x d."""
+        none, nothing = jacobian[:, :0], jacobian[:, 0]
+        return cls(none, none, (none, none), nothing > 0, none, jacobian, nothing)
+
 
 class Load(NamedTuple):
-    """What the shape has to answer for, from the method's state."""
+    """What the shape has to answer for, from the method's state. Everything of rows has one entry a row."""
 
-    active: Any  # equalities, and inequalities that matter now
+    inequality: Any
+    multipliers: Any
+    slack: Any  # by how many standard errors the values of inequalities are below their bounds
     curvature: Any
     force: Any  # ||grad f||^2, recently
-    gradient_noise: Any
-    value_noise: Any  # one a row
+    gradient_error: Any  # of the estimate, and
+    gradient_noise: Any  # of a batch
+    value_noise: Any
     batch_size: int
+
+    @classmethod
+    def at_start(cls, inequality: Any, curvature: Any, force: Any, noise: Any, value_noise: Any, size: int) -> "Load":
+        """Before there are multipliers."""
+        return cls(inequality, 0 * value_noise, 0 * value_noise, curvature, force, noise, noise, value_noise, size)
+
+
+def has_lost_coupling(xp: Any, shape: Shape, multipliers: Any) -> Any:
+    """Whether an inequality that was surely active is so no longer: it has lost its multiplier."""
+    return xp.sum(xp.where(shape.coupled & (multipliers <= 0), 1, 0)) > 0
 
 
 def is_whitened(rows: int, dimension: int) -> bool:
@@ -77,7 +113,7 @@ def averaged(xp: Any, before: Shape, jacobian: Any, noise: Any) -> tuple[Any, An
 
 
 def whitened(xp: Any, jacobian: Any, error: Any, variance: Any, load: Load) -> Shape:
-    """M = S (B + N)^-1 S with S = diag 1/||J_i|| and B = S J J^T S.
+    """M = S (B + N)^-1 S with S = diag 1/||J_i|| and B = S J J^T S, over equalities and surely active inequalities.
 
     Weak eigenvalues of B count for no less than the noise of J allows, zero ones are not inverted. A row without a
     gradient has no weight until it has one.
@@ -85,18 +121,53 @@ def whitened(xp: Any, jacobian: Any, error: Any, variance: Any, load: Load) -> S
     gram = jacobian @ jacobian.T
     alive, size = sizes(xp, xp.diag(gram))
     outer = alive[:, None] * alive / xp.sqrt(size)[:, None] / xp.sqrt(size)
-    scaled = gram * outer
-    both = (load.active & alive)[:, None] & load.active & alive
-    scaled = xp.where(both, scaled, xp.eye(gram.shape[0], dtype=gram.dtype) * xp.linalg.eigvalsh(scaled)[-1])
-    value, vector = xp.linalg.eigh(scaled)
+    scaled, damping = gram * outer, ridge(xp, size, variance, load)
+
+    def inverses(together: Any) -> tuple[Any, Any]:
+        penalty, dual = inverse(xp, scaled, together & alive, error / size, damping)
+        return penalty * outer, dual * outer
+
+    coupled = alive & surely_active(xp, scaled, size, load)
+    apart = inverses(~load.inequality)
+    return Shape(*inverses(~load.inequality | coupled), apart, coupled, gram, jacobian, error)
+
+
+def surely_active(xp: Any, scaled: Any, size: Any, load: Load) -> Any:
+    """Inequalities whose multipliers stand out from their errors, independent of equalities and of each other.
+
+    Candidates are taken in the order of their pressure ||J_i|| y_i, each only if its gradient is no
+    combination of those before: a pivot of the Cholesky factor says so.
+    """
+    one = xp.eye(scaled.shape[0], dtype=scaled.dtype)
+    candidate = load.inequality & (load.multipliers > 0) & (load.slack < SURE)
+    pressure = load.multipliers * xp.sqrt(size)
+
+    def among(rows: Any) -> Any:
+        return xp.where(rows[:, None] & rows, scaled, one) + 1e-3 * REDUNDANT * one
+
+    order = xp.argsort(xp.where(load.inequality, xp.where(candidate, -pressure, xp.inf), -xp.inf))
+    factor = xp.linalg.cholesky(among(~load.inequality | candidate)[order][:, order])
+    pivots = (xp.diag(factor) ** 2)[xp.argsort(order)]
+    candidate = candidate & (pivots > REDUNDANT)
+    uncertain = xp.diag(xp.linalg.inv(among(~load.inequality | candidate))) * load.gradient_error
+    return candidate & (pressure**2 > SURE**2 * uncertain)
+
+
+def inverse(xp: Any, scaled: Any, together: Any, error: Any, damping: Any) -> tuple[Any, Any]:
+    """(B + N)^-1 over the rows that go together, 1 / (lambda_max + N_i) for the others; and the same without the
+    directions of dependent rows."""
+    one, block = xp.eye(scaled.shape[0], dtype=scaled.dtype), together[:, None] & together
+    others = xp.where(~together[:, None] & ~together, scaled, 0)
+    value, vector = xp.linalg.eigh(xp.where(block, scaled, one * xp.maximum(xp.linalg.eigvalsh(others)[-1], 1)))
     kept = value > REDUNDANT
-    floor = xp.minimum(1, 4 * (vector**2).T @ (error / size))
+    floor = xp.minimum(1, 4 * (vector**2).T @ error)
     value = xp.where(kept, xp.maximum(value, floor), 1)
-    penalty = xp.linalg.inv((vector * value) @ vector.T + xp.diag(ridge(xp, size, variance, load)))
+    penalty = xp.linalg.inv((vector * value) @ vector.T + xp.diag(damping))
     dropped = (vector * ~kept) @ vector.T
-    inner = xp.linalg.pinv(dropped @ penalty @ dropped, rtol=1e-10 if gram.dtype == xp.float64 else 1e-5)
+    inner = xp.linalg.pinv(dropped @ penalty @ dropped, rtol=1e-10 if scaled.dtype == xp.float64 else 1e-5)
     dual = penalty - penalty @ dropped @ inner @ dropped @ penalty  # the Schur complement: 0 along dropped directions
-    return Shape(penalty * outer, dual * outer, gram, jacobian, error)
+    within = block | (one > 0)
+    return xp.where(within, penalty, 0), xp.where(within, dual, 0)
 
 
 def sizes(xp: Any, squares: Any) -> tuple[Any, Any]:
@@ -122,4 +193,4 @@ def diagonal_shape(xp: Any, alive: Any, size: Any, variance: Any, largest: Any, 
     """M = diag 1 / (||J_i||^2 (lambda_max + N_i)), with `largest` the largest eigenvalue of the row-scaled J J^T."""
     strength = largest + ridge(xp, size, variance, load)
     penalty = xp.where(alive, 1 / (size * xp.where(alive, strength, 1)), 0)
-    return Shape(penalty, penalty, size, jacobian, 0 * size)
+    return Shape(penalty, penalty, (penalty, penalty), load.inequality & False, size, jacobian, 0 * size)

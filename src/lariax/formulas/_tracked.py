@@ -7,7 +7,7 @@ import math
 from typing import Any, NamedTuple
 
 from lariax.formulas._filter import Filter, lagged
-from lariax.formulas._shape import DRIFT, REDUNDANT, Shape, diagonal, push, times
+from lariax.formulas._shape import DRIFT, Shape, diagonal, push, times
 
 WINDOW = 100  # iterations that a running mean looks back
 FIRST = 256  # so many iterations measure noise, drift and curvature, each of them;
@@ -97,25 +97,6 @@ def least_weights(xp: Any, inequality: Any) -> Any:
 def changed(xp: Any, inequality: Any, weights: Any, change: Any) -> Any:
     """Weights after a change that is to be expected: an inequality that does not bind stays without one."""
     return xp.where(inequality & (weights <= 0), 0, weights + change)
-
-
-def opposed(xp: Any, inequality: Any, shape: Shape) -> tuple[Any, Any]:
-    """Which inequalities have opposite gradients, such as a lower and an upper bound; and the sizes of gradients."""
-    size = xp.sqrt(diagonal(xp, shape.gram))
-    opposite = shape.gram < (REDUNDANT - 1) * size[:, None] * size
-    pairs = inequality[:, None] & inequality & opposite
-    return pairs, xp.where(size > 0, size, 1)
-
-
-def relieved(xp: Any, opposed: tuple[Any, Any], multipliers: Any) -> Any:
-    """Of two inequalities with opposite gradients at most one has a multiplier.
-
-    What both have in common presses on nothing, so no step would take it away; noise that is cut off at 0 lets it grow.
-    """
-    pairs, size = opposed
-    pressure = size * multipliers
-    common = xp.max(xp.where(pairs, xp.minimum(pressure[:, None], pressure), 0), axis=1)
-    return multipliers - common / size
 
 
 def violation(xp: Any, inequality: Any, multipliers: Any, constraints: Any) -> Any:

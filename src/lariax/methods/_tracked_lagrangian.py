@@ -20,6 +20,7 @@ from lariax.formulas import (
     changed,
     diagonal,
     gain,
+    has_lost_coupling,
     interval_at,
     is_kinked,
     is_real,
@@ -33,11 +34,9 @@ from lariax.formulas import (
     next_scale,
     noise_rate_at,
     often_at,
-    opposed,
     penalty_for,
     push,
     rate_at,
-    relieved,
     remembered,
     step_for,
     storm,
@@ -66,6 +65,7 @@ class TrackedState(NamedTuple):
     scale: Float[Array, ""]  # theta <= 1: steps in units of 1 / (L + rho), multiplier steps in units of rho
     force: Float[Array, ""]  # recent maximum of ||grad f||^2
     shape: Shape
+    coupled: Float[Array, ""]  # 1; 0 from where on every inequality goes by itself, until the shape is made anew
     metric: Vector | None  # x = metric * (the coordinates in which the method moves); None: 1
     backed_off: Float[Array, ""]  # how many steps were refused
     jumps: Float[Array, ""]  # how many gradients jumped, and brought the estimate more error than it had
@@ -175,8 +175,8 @@ class TrackedLagrangian(AbstractMethod):
     def _step(
         self, oracle: Oracle, state: TrackedState, k: Float[Array, ""], batch: Batch, measuring: bool
     ) -> TrackedState:
-        oracle = _in_metric(oracle, state)
-        s, rate, tiny = state, rate_at(jnp, k), _tiny(oracle)
+        oracle, s = _in_metric(oracle, state), _with_shape_in_force(oracle, state)
+        rate, tiny = rate_at(jnp, k), _tiny(oracle)
         eta, rho = self._lengths(s)
         alpha_u, alpha_g = self._gain(s.of_constraints, k), self._gain(s.of_gradient, k)
         x = oracle.prox(s.x - eta * s.gradient, eta)
@@ -241,12 +241,15 @@ class TrackedLagrangian(AbstractMethod):
             curvature=jumping,
             scale=scale,
             force=s.force,
-            shape=s.shape,
+            shape=state.shape,
+            coupled=s.coupled,
             metric=s.metric,
             backed_off=s.backed_off,
             jumps=jumps,
         )
-        back = s._replace(scale=jnp.maximum(s.scale / 4, 1e-8), backed_off=s.backed_off + 1)
+        if oracle.has_inequalities:
+            new = new._replace(coupled=jnp.where(has_lost_coupling(jnp, state.shape, new.multipliers), 0, s.coupled))
+        back = state._replace(scale=jnp.maximum(s.scale / 4, 1e-8), backed_off=s.backed_off + 1)
         good = _sound(s, seen)
         return jax.tree.map(lambda a, b: a if a is b else jnp.where(good, a, b), new, back)
 
@@ -280,8 +283,6 @@ class TrackedLagrangian(AbstractMethod):
 
         # multipliers, bounded, and weights from the other samples
         multipliers = oracle.signed(s.multipliers + s.scale * rho * times(jnp, shape.dual, constraints))
-        if oracle.has_several_inequalities and shape.gram.ndim == 2:
-            multipliers = relieved(jnp, opposed(jnp, oracle.inequality, shape), multipliers)
         bound = multiplier_bound(jnp, shape, multipliers, s.force, _tiny(oracle))
         each_weights = oracle.signed(bound * s.multipliers + jax.vmap(respond)(others))
         weights = jnp.mean(each_weights, axis=0)
@@ -371,7 +372,9 @@ class TrackedLagrangian(AbstractMethod):
 
         # noise of values and gradients over all batches of the start
         mean_slope, slope_noise, value_noise = self._noises(oracle, point, batches)
-        load = Load(~oracle.inequality, largest, _square(mean_slope), slope_noise, value_noise, oracle.batch_size)
+        load = Load.at_start(
+            oracle.inequality, largest, _square(mean_slope), slope_noise, value_noise, oracle.batch_size
+        )
         shape = shaped(oracle, point, batches, load, None, jax.random.key(0))
         constraints = jnp.mean(rows, axis=0)
         partners = self._partners(oracle, rows)
@@ -389,6 +392,7 @@ class TrackedLagrangian(AbstractMethod):
             scale=zero + 0.1,
             force=_square(mean_slope),
             shape=shape,
+            coupled=zero + 1,
             metric=jnp.ones_like(point) if self.adaptive_metric else None,
             backed_off=zero,
             jumps=zero,
@@ -417,16 +421,19 @@ class TrackedLagrangian(AbstractMethod):
             axis=0,
         )
         force = jnp.maximum(0.8 * s.force, _square(slope))
-        active = ~oracle.inequality | (s.multipliers > 0) | (s.constraints > 0)
         load = Load(
-            active,
+            oracle.inequality,
+            s.multipliers,
+            -s.constraints / (jnp.sqrt(s.of_constraints.error) + _tiny(oracle)),
             s.curvature.largest,
             s.force,
+            s.of_gradient.error,
             s.of_gradient.noise,
             s.of_constraints.noise,
             oracle.batch_size,
         )
-        return s._replace(shape=shaped(oracle, s.x, batches, load, s.shape, key), force=force)
+        shape = shaped(oracle, s.x, batches, load, s.shape, key)
+        return s._replace(shape=shape, coupled=jnp.ones_like(s.coupled), force=force)
 
     @staticmethod
     def _remeasured(oracle: Oracle, s: TrackedState, before: Vector, batches: Batch) -> TrackedState:
@@ -485,7 +492,7 @@ class TrackedLagrangian(AbstractMethod):
         )
 
     def observe(self, oracle: Oracle, state: TrackedState, k: Float[Array, ""]) -> dict[str, Array]:
-        step_size, penalty = self._lengths(state)
+        step_size, penalty = self._lengths(_with_shape_in_force(oracle, state))
         return {
             "stationarity": _in_metric(oracle, state).stationarity(state.x, state.gradient),
             "step_size": step_size,
@@ -502,6 +509,14 @@ class TrackedLagrangian(AbstractMethod):
 
 def _in_metric(oracle: Oracle, state: TrackedState) -> Oracle:
     return oracle if state.metric is None else replace(oracle, scaling=state.metric)
+
+
+def _with_shape_in_force(oracle: Oracle, state: TrackedState) -> TrackedState:
+    if not oracle.has_inequalities:
+        return state
+    apart, keep = state.shape.uncoupled, state.coupled > 0
+    penalty, dual = jnp.where(keep, state.shape.penalty, apart.penalty), jnp.where(keep, state.shape.dual, apart.dual)
+    return state._replace(shape=state.shape._replace(penalty=penalty, dual=dual))
 
 
 def _violation(oracle: Oracle, s: TrackedState) -> Float[Array, " m"]:

@@ -15,8 +15,7 @@ def shaped(
 ) -> Shape:
     """The shape at a point from a few batches, stacked; the Jacobian is averaged with the one before."""
     if oracle.rows == 0:
-        none = jnp.zeros((0, 0), oracle.dtype)
-        return Shape(none, none, none, jnp.zeros((0, oracle.dimension), oracle.dtype), jnp.zeros(0, oracle.dtype))
+        return Shape.empty(jnp.zeros((0, oracle.dimension), oracle.dtype))
     if not is_whitened(oracle.rows, oracle.dimension):
         return _diagonal_shape(oracle, point, batches, load, key)
     jacobian, variance, count = _jacobian(oracle, point, batches)

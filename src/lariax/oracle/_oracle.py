@@ -136,8 +136,8 @@ class Oracle(eqx.Module):
         return jnp.asarray([block.inequality for block in self.blocks for _ in range(block.size)], bool)
 
     @property
-    def has_several_inequalities(self) -> bool:
-        return sum(block.size for block in self.blocks if block.inequality) > 1
+    def has_inequalities(self) -> bool:
+        return any(block.inequality for block in self.blocks)
 
     @property
     def has_random_constraints(self) -> bool:

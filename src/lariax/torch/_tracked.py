@@ -22,6 +22,7 @@ from lariax.formulas import (
     Load,
     Shape,
     believable,
+    has_lost_coupling,
     interval_at,
     is_kinked,
     is_real,
@@ -130,7 +131,7 @@ class TrackedLagrangian(AbstractConstrained):
         self.rules = Rules(step_size, penalty, gain_exponent, population, bool(self.indexed), self.space.dtype)
         self.near = self.rules  # for the rows of a batch,
         self.weigh = self.rules.values  # of which this is compiled where they are on a GPU
-        self.shape_there: tuple[Shape | None, Any, Any] = (None, None, None)
+        self.shape_there: tuple[Shape | None, Any] = (None, None)
         self.one_backward = one_backward
         self.estimate: Vector = []
         self.metric: Vector | None = None  # squares of it multiply steps
@@ -329,6 +330,7 @@ class TrackedLagrangian(AbstractConstrained):
             constraints=constraints,
             multipliers=multipliers,
             weights=weights,
+            shape=s.shape.uncoupled if has_lost_coupling(_host, s.shape, multipliers) else s.shape,
             of_gradient=s.of_gradient._replace(noise=noise, drift=drift),
             of_constraints=of_constraints,
             curvature=curvature,
@@ -391,17 +393,16 @@ class TrackedLagrangian(AbstractConstrained):
         """What rows are turned over with, where they are."""
         here, send = self.near is self.rules, partial(_kernels.sent, device=self.constraints.device)
         if self.shape_there[0] is not s.shape:  # it changes rarely
-            shape, opposed = s.shape, self.rules.opposed(s.shape)
+            shape = s.shape
             if not here:
                 shape = shape._replace(penalty=send(shape.penalty), dual=send(shape.dual), gram=send(shape.gram))
-                opposed = opposed and (send(opposed[0]) > 0, send(opposed[1]))
-            self.shape_there = s.shape, shape, opposed
+            self.shape_there = s.shape, shape
         vectors: Any = s.constraints, s.multipliers, s.weights, gains
         numbers: Any = s.scale, s.force, self.moved.rho
         if not here:
             sent = send(np.append(np.stack(vectors), numbers))
             vectors, numbers = sent[:-3].view(4, -1), sent[-3:]
-        return Sent._make((*vectors, *numbers, *self.shape_there[1:]))
+        return Sent._make((*vectors, *numbers, self.shape_there[1]))
 
     # --- the numbers
 
@@ -551,7 +552,9 @@ class TrackedLagrangian(AbstractConstrained):
         all_rows = [passes.rows(closure, passes.whole(batch)).double().cpu().numpy() for batch in self.recent]
         each_row = np.concatenate(all_rows)
         value_noise = each_row.shape[0] / cut.total * variance_of_mean(np, each_row)
-        load = Load(~self.rules.inequality, largest, force, objective.variance / cut.total, value_noise, cut.total)
+        load = Load.at_start(
+            self.rules.inequality, largest, force, objective.variance / cut.total, value_noise, cut.total
+        )
         shape = self._survey(closure).shape(load, None, 0)
 
         constraints = np.mean(rows, axis=0)
@@ -601,8 +604,17 @@ class TrackedLagrangian(AbstractConstrained):
             s = self._remeasured(closure, s, self.metric)
         survey = self._survey(closure)
         slope = survey.objective(by_row=False).mean
-        active = ~self.rules.inequality | (s.multipliers > 0) | (s.constraints > 0)
-        load = Load(active, s.curvature.largest, s.force, s.of_gradient.noise, s.of_constraints.noise, self.rows)
+        load = Load(
+            self.rules.inequality,
+            s.multipliers,
+            -s.constraints / (np.sqrt(s.of_constraints.error) + self.rules.tiny),
+            s.curvature.largest,
+            s.force,
+            s.of_gradient.error,
+            s.of_gradient.noise,
+            s.of_constraints.noise,
+            self.rows,
+        )
         if self.indexed:
             self.indexed_size = self._indexed_size(closure)
         force = np.maximum(0.8 * s.force, float(sum_of_squares([slope])))

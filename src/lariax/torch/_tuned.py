@@ -19,10 +19,8 @@ from lariax.formulas import (
     least_weights,
     leave_one_out,
     multiplier_bound,
-    opposed,
     penalty_for,
     push,
-    relieved,
     repelled,
     step_for,
     storm,
@@ -73,12 +71,13 @@ class Tuned(NamedTuple):
     @classmethod
     def of(cls, leaves: list[Tensor]) -> "Tuned":
         numbers = [leaf.cpu().numpy() if leaf.ndim else np.float64(leaf) for leaf in leaves]
-        return tree_unflatten(numbers, tree_structure(_TEMPLATE))
+        tuned = tree_unflatten(numbers, tree_structure(_TEMPLATE))
+        return tuned._replace(shape=tuned.shape._replace(coupled=tuned.shape.coupled > 0))
 
 
 _FILTER = Filter(0.0, 0.0, 0.0, 0.0)
 _CURVATURE = Curvature(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-_TEMPLATE = Tuned(0, 0, 0, _FILTER, _FILTER, _CURVATURE, 0, 0, Shape(0, 0, 0, 0, 0), 0, 0)
+_TEMPLATE = Tuned(0, 0, 0, _FILTER, _FILTER, _CURVATURE, 0, 0, Shape(0, 0, (0, 0), 0, 0, 0, 0), 0, 0)
 
 
 class Sent(NamedTuple):
@@ -92,7 +91,6 @@ class Sent(NamedTuple):
     force: Any
     rho: Any
     shape: Shape
-    opposed: tuple[Any, Any] | None  # inequalities with opposite gradients, where there are any
 
 
 class Spread(NamedTuple):
@@ -182,7 +180,6 @@ class Rules:
     inequality: Any = None  # row by row, known after the first look
     random: Any = None
     least: Any = None  # weight of each
-    several_inequalities: bool = False
 
     def __post_init__(self) -> None:
         info = torch.finfo(self.dtype)
@@ -192,7 +189,6 @@ class Rules:
         """Know the rows. Returns the rules for where these are: on a GPU they are turned over there, and nothing that
         comes after has to wait for the host."""
         self.inequality, self.random = inequality.cpu().numpy(), random.cpu().numpy()
-        self.several_inequalities = int(self.inequality.sum()) > 1
         self.least = least_weights(np, self.inequality)
         return self if inequality.device.type == "cpu" else self.on_a_device(inequality, random)
 
@@ -237,20 +233,11 @@ class Rules:
             return residuals.numpy().astype(np.float64, order=_order(residuals))
         return residuals.double()
 
-    def opposed(self, shape: Shape) -> tuple[Any, Any] | None:
-        """Inequalities with opposite gradients, if there are any; where the shape is a diagonal, each is by itself."""
-        if not self.several_inequalities or shape.gram.ndim < 2:
-            return None
-        found = opposed(_host, self.inequality, shape)
-        return found if found[0].any() else None
-
     def values(self, s: Sent, c0: Any, c1: Any) -> Values:
         """Constraint values, multipliers and weights."""
         xp, each = self.xp, storm(c1, c0, s.constraints, s.gains)
         constraints = xp.mean(each, axis=0)
         multipliers = self.signed(s.multipliers + s.scale * s.rho * times(xp, s.shape.dual, constraints))
-        if s.opposed is not None:
-            multipliers = relieved(xp, s.opposed, multipliers)
         bound = multiplier_bound(xp, s.shape, multipliers, s.force, self.tiny)
         weights = self.signed(bound * s.multipliers + self.answer(s, self.others(each)))
         mean, moves = xp.mean(c0, axis=0), c1 - c0
