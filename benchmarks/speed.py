@@ -148,7 +148,7 @@ def against_native_code(d: int, iterations: int, step_size: float) -> list[Row]:
 def bare_oracle(result: lx.Result, iterations: int, block: int = 256) -> Callable[[], jax.Array]:
     """A compiled loop of nothing but two penalty gradients on one batch; the batches are drawn beforehand."""
     oracle, key = result.continuation.oracle, result.continuation.run.key
-    tickets, _ = oracle.draw(key, jnp.arange(block), oracle.caches(block), (None,) * len(oracle.sources))
+    tickets = oracle.draw(key, jnp.arange(block), (None,) * len(oracle.sources))
 
     @jax.jit
     def loop(points: tuple[jax.Array, jax.Array], tickets: Any) -> tuple[jax.Array, jax.Array]:

@@ -94,7 +94,7 @@ class WellsByHand:
 def batches_of(result, count):
     """The samples that a run on wells saw: (xi, zeta1, zeta2) for the start and each iteration."""
     oracle, key = result.continuation.oracle, result.continuation.run.key
-    tickets, _ = oracle.draw(key, jnp.arange(count), oracle.caches(count), (None,) * len(oracle.sources))
+    tickets = oracle.draw(key, jnp.arange(count), (None,) * len(oracle.sources))
     batches = []
     for i in range(count):
         samples = oracle.fetch(jax.tree.map(lambda ticket, i=i: ticket[i], tickets)).samples

@@ -39,7 +39,7 @@ def transcript(samples, penalty, step_sizes, momenta):
 
 def samples_of(result):
     oracle = result.continuation.oracle
-    tickets, _ = oracle.draw(result.continuation.run.key, jnp.arange(STEPS + 1), oracle.caches(STEPS + 1), (None,))
+    tickets = oracle.draw(result.continuation.run.key, jnp.arange(STEPS + 1), (None,))
     return np.asarray(tickets[0])[:, 0]
 
 

@@ -1,18 +1,22 @@
 """Sources: what is drawn depends on the key and the iteration alone."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.stats import chi2
 
 import lariax as lx
 from conftest import normal
+from lariax.problem._shuffle import shuffled
 
 KEY = jax.random.key(11)
 
 
 def drawn(source, first, n, count):
-    tickets, _ = source.draw(KEY, first + jnp.arange(n), count, source.cache(n, count))
+    tickets = source.draw(KEY, first + jnp.arange(n), count)
     return np.asarray(jax.vmap(source.fetch)(tickets))
 
 
@@ -30,16 +34,6 @@ def test_blocks_do_not_matter(source):
     whole = drawn(source, 0, 12, 2)
     pieces = np.concatenate([drawn(source, 0, 5, 2), drawn(source, 5, 7, 2)])
     np.testing.assert_array_equal(whole, pieces)
-
-
-def test_the_cache_of_epochs_changes_nothing():
-    source = lx.Dataset(jnp.arange(10.0), epochs=True)
-    cache = source.cache(4, 3)
-    seen = []
-    for first in range(0, 24, 4):
-        tickets, cache = source.draw(KEY, first + jnp.arange(4), 3, cache)
-        seen.append(jax.vmap(source.fetch)(tickets))
-    np.testing.assert_array_equal(np.concatenate(seen), drawn(source, 0, 24, 3))
 
 
 def test_an_epoch_sees_every_row_once():
@@ -62,6 +56,68 @@ def test_rows_are_uniform():
     for epochs in (False, True):
         counts = np.bincount(drawn(lx.Dataset(jnp.arange(10.0), epochs=epochs), 0, 10_000, 2).astype(int).ravel())
         assert np.sum((counts - 2000) ** 2 / 2000) < 33.7
+
+
+class TestShuffle:
+    """The order of an epoch is computed place by place. False alarms of all chi-square tests together: 1e-3."""
+
+    @staticmethod
+    def orders(rows, epochs, seed=11):
+        places = jnp.broadcast_to(jnp.arange(rows), (epochs, rows))
+        return np.asarray(shuffled(jax.random.key(seed), jnp.arange(epochs), places, rows))
+
+    @staticmethod
+    def are_equally_likely(counts, tests):
+        counts = np.asarray(counts).ravel()
+        expected = counts.sum() / counts.size
+        statistic = np.sum((counts - expected) ** 2) / expected
+        return statistic < chi2.isf(2e-4 / tests, counts.size - 1)
+
+    @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 6, 7, 9, 15, 16, 17, 97, 100, 1000, 1021, 65_537, 1_000_003])
+    def test_every_row_has_one_place(self, rows):
+        for order in self.orders(rows, 3):
+            np.testing.assert_array_equal(np.sort(order), np.arange(rows))
+
+    def test_the_largest_number_of_rows(self):
+        rows = 2**31 - 1
+        places = jnp.concatenate([jnp.arange(50_000), rows - 1 - jnp.arange(50_000)])
+        for order in shuffled(KEY, jnp.arange(2), jnp.stack([places, places]), rows):
+            assert order.dtype == jnp.int32
+            assert len(np.unique(order)) == 100_000
+            assert order.min() >= 0
+            assert order.max() < rows
+            assert self.are_equally_likely(np.bincount(np.asarray(order, np.int64) * 100 // rows), 2)
+
+    @pytest.mark.parametrize("rows", [2, 3, 4, 5, 6])
+    def test_all_orders_are_equally_likely(self, rows):
+        orders = self.orders(rows, 60_000)
+        counts = np.zeros((rows,) * rows, int)
+        np.add.at(counts, tuple(orders.T), 1)
+        assert self.are_equally_likely([counts[order] for order in itertools.permutations(range(rows))], 5)
+
+    @pytest.mark.parametrize("rows", [10, 37])
+    def test_places_neighbours_and_epochs_are_independent(self, rows):
+        """Each place over the rows; pairs of neighbours, and of places that differ in one digit of the network; and the
+        same place in one epoch and the next."""
+        orders, apart = self.orders(rows, 40_000), ~np.eye(rows, dtype=bool)
+        for place in range(rows):
+            assert self.are_equally_likely(np.bincount(orders[:, place], minlength=rows), 2 * rows)
+        for lag in (1, 3, 5, 8):
+            counts = np.zeros((rows, rows), int)
+            np.add.at(counts, (orders[:, 0], orders[:, lag]), 1)
+            assert not counts[~apart].any()
+            assert self.are_equally_likely(counts[apart], 8)
+        counts = np.zeros((rows, rows), int)
+        np.add.at(counts, (orders[:-1, 0], orders[1:, 0]), 1)
+        assert self.are_equally_likely(counts, 2)
+
+    def test_takes_no_more_than_the_rows_of_a_block(self):
+        """Neither a sort nor anything as large as the data: an iteration costs the same for any number of rows."""
+        source = lx.Dataset(jnp.arange(100_000.0), epochs=True)
+        program = jax.make_jaxpr(lambda key, k: source.draw(key, k, 4))(KEY, jnp.arange(64))
+        text = str(program)
+        assert "sort" not in text
+        assert "100000]" not in text
 
 
 def test_stratified_rows_come_group_by_group():
@@ -87,7 +143,7 @@ class TestStream:
         data = lx.Dataset(jax.random.normal(jax.random.key(3), (50, 2)))
         method = lx.QuadraticPenalty(step_size=0.01)
         expected = lx.solve(self.problem(data), jnp.ones(2), method, iterations=300, seed=4, batch_size=2)
-        tickets, _ = data.draw(jax.random.fold_in(jax.random.key(4), 0), jnp.arange(301), 4, None)
+        tickets = data.draw(jax.random.fold_in(jax.random.key(4), 0), jnp.arange(301), 4)
         rows = np.asarray(data.arrays)[np.asarray(tickets).ravel()]
         sizes = np.cumsum([1, 7, 64, 3, 500])
         stream = lx.Stream(np.split(rows, sizes))

@@ -91,7 +91,7 @@ def measured(case: Case, entrant: Entrant, evaluations: int) -> Callable[[jax.Ar
         problem = lx.Problem(Partial(noisy, case.objective, deviation), samples=noise, constraints=constraints)
         oracle = bind(problem, case.x0, (case.x0,), batch_size=batch, copies=1, has_slacks=False)
         count = start + iterations
-        tickets, _ = oracle.draw(key, jnp.arange(count), oracle.caches(count), (None,))
+        tickets = oracle.draw(key, jnp.arange(count), (None,))
         batches = jax.vmap(oracle.fetch)(tickets)
         state = method.init(oracle, case.x0, jax.tree.map(lambda rows: rows[:start], batches))
 

@@ -81,9 +81,7 @@ def _runs(
     """Points of all seeds and settings, after each number of draws."""
 
     def block(number: Array, states: State, key: Array) -> State:
-        tickets, _ = oracle.draw(
-            key, number * BLOCK + jnp.arange(BLOCK), oracle.caches(BLOCK), (None,) * len(oracle.sources)
-        )
+        tickets = oracle.draw(key, number * BLOCK + jnp.arange(BLOCK), (None,) * len(oracle.sources))
 
         def iterate(states: State, i: Array) -> tuple[State, None]:
             batch = oracle.fetch(jax.tree.map(lambda ticket: ticket[i], tickets))

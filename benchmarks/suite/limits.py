@@ -71,7 +71,7 @@ class Solved:
         structures = tuple(None if s is None else sample_structure(s) for s in case.problem.sources)
         oracle = bind(case.problem, self.x, structures, batch_size=1, copies=1, has_slacks=False)
         fed = (None,) * len(oracle.sources)
-        tickets, _ = oracle.draw(jax.random.key(77), jnp.arange(SAMPLES), oracle.caches(SAMPLES), fed)
+        tickets = oracle.draw(jax.random.key(77), jnp.arange(SAMPLES), fed)
 
         @jax.jit
         def equations(ticket: Array) -> Array:

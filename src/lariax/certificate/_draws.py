@@ -40,7 +40,7 @@ class Fresh(AbstractFeed):
     source: AbstractSource
 
     def take(self, key: Key[Array, ""], step: Int[Array, ""], count: int) -> PyTree:
-        tickets, _ = self.source.draw(key, step[None], count, self.source.cache(1, count))
+        tickets = self.source.draw(key, step[None], count)
         return self.source.fetch(jax.tree.map(lambda ticket: ticket[0], tickets))
 
     def weights(self, step: Int[Array, ""], count: int, steps: Float[Array, ""]) -> Float[Array, " count"]:

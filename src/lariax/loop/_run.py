@@ -79,9 +79,7 @@ def rhythm(oracle: Oracle, method: AbstractMethod, structures: tuple[PyTree | No
         if source.from_host:
             size += count * _bytes(structures[i])
         else:
-            size += _bytes(
-                jax.eval_shape(lambda s=source, n=count: s.draw(jax.random.key(0), jnp.arange(1), n, s.cache(1, n))[0])
-            )
+            size += _bytes(jax.eval_shape(lambda s=source, n=count: s.draw(jax.random.key(0), jnp.arange(1), n)))
     block = _power_of_two(min(LONGEST_BLOCK, BLOCK_BYTES // max(size, 1)))
     start = min(block, -(-method.start_samples // oracle.batch_size))
     window = method.refresh_samples and min(block, _power_of_two(method.refresh_samples // oracle.batch_size))
@@ -102,7 +100,7 @@ def _begin(
 ) -> tuple[Run, dict[str, Bool[Array, ""]], Int[Array, ""]]:
     """The run before iteration 1, which of the user's functions are finite there, and the evaluations it took."""
     with counting() as tally:
-        tickets, _ = oracle.draw(key, jnp.arange(rhythm.start), oracle.caches(rhythm.start), fed)
+        tickets = oracle.draw(key, jnp.arange(rhythm.start), fed)
         batches = jax.vmap(oracle.fetch, axis_size=rhythm.start)(tickets)
         point = oracle.start(x, batches.first)
         state = method.init(oracle, point, batches)
@@ -135,7 +133,7 @@ def finite_next(
 ) -> dict[str, Bool[Array, ""]]:
     """Which of the user's functions are finite at the last sound point, on the samples of the iteration after it, those
     at `place`."""
-    tickets, _ = oracle.draw(run.key, place[None], oracle.caches(1), fed)
+    tickets = oracle.draw(run.key, place[None], fed)
     batch = oracle.fetch(jax.tree.map(lambda ticket: ticket[0], tickets))
     point = method.answer(oracle, run.state, run.iteration.astype(oracle.dtype)).point
     return _finite_functions(oracle, point, batch)
@@ -162,7 +160,7 @@ def advance(
 
     Also returns the rows recorded on the way: every iteration that `every` divides; at most `capacity`.
     """
-    tickets, _ = oracle.draw(run.key, jnp.arange(1), oracle.caches(1), jax.tree.map(lambda rows: rows[:1], fed))
+    tickets = oracle.draw(run.key, jnp.arange(1), jax.tree.map(lambda rows: rows[:1], fed))
     batches = jax.vmap(oracle.fetch, axis_size=1)(tickets)
     with counting() as per_iteration:
         step = jax.make_jaxpr(lambda state: method.step(oracle, state, jnp.ones((), oracle.dtype), batches.first))
@@ -198,12 +196,12 @@ def advance(
     def k_of(iteration: Array) -> Array:
         return iteration.astype(oracle.dtype)
 
-    def one_block(carry: tuple[Run, Records, PyTree]) -> tuple[Run, Records, PyTree]:
-        run, records, caches = carry
+    def one_block(carry: tuple[Run, Records]) -> tuple[Run, Records]:
+        run, records = carry
         place = (run.iteration + rhythm.start) // rhythm.block * rhythm.block
         first = place - rhythm.shift  # the iteration at the first place of the block
         last = jnp.minimum(first + rhythm.block - 1, stop)
-        tickets, caches = oracle.draw(run.key, place + jnp.arange(rhythm.block), caches, fed)
+        tickets = oracle.draw(run.key, place + jnp.arange(rhythm.block), fed)
 
         def batch_of(iteration: Array) -> Batch:
             return oracle.fetch(jax.tree.map(lambda ticket: ticket[iteration - first], tickets))
@@ -273,18 +271,13 @@ def advance(
         sound, kept, _, _ = jax.lax.while_loop(
             lambda c: (c[0].iteration < last) & (c[2] - c[0].iteration > 1), narrow, (run, records, last + 1, last)
         )
-        return sound._replace(finite=sound.iteration == last), kept, caches
+        return sound._replace(finite=sound.iteration == last), kept
 
     row = jax.eval_shape(lambda: _row(oracle, method, run, batches.first))
     empty = Records(
         jnp.int32(0), jnp.int32(0), jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), row)
     )
-    run, records, _ = jax.lax.while_loop(
-        lambda carry: (carry[0].iteration < stop) & carry[0].finite,
-        one_block,
-        (run, empty, oracle.caches(rhythm.block)),
-    )
-    return run, records
+    return jax.lax.while_loop(lambda carry: (carry[0].iteration < stop) & carry[0].finite, one_block, (run, empty))
 
 
 def conclude(oracle: Oracle, method: AbstractMethod, run: Run) -> tuple[PyTree, dict[str, Array], Bool[Array, ""]]:

@@ -68,7 +68,7 @@ def sample_structure(source: AbstractSource | None) -> PyTree | None:
         return None
 
     def one() -> PyTree:
-        tickets, _ = source.draw(jax.random.key(0), jnp.arange(1), 1, source.cache(1, 1))
+        tickets = source.draw(jax.random.key(0), jnp.arange(1), 1)
         return jax.tree.map(lambda rows: rows[0], source.fetch(jax.tree.map(lambda ticket: ticket[0], tickets)))
 
     return jax.eval_shape(one)

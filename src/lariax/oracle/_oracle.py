@@ -168,30 +168,14 @@ class Oracle(eqx.Module):
             source.rows_per_sample * self.samples_from(i) for i, source in enumerate(self.sources) if source is not None
         )
 
-    def caches(self, block: int) -> tuple[PyTree, ...]:
+    def draw(self, key: Key[Array, ""], iterations: Int[Array, " n"], fed: tuple[PyTree, ...]) -> tuple[PyTree, ...]:
+        """Tickets for a block of iterations. What the host feeds (`fed`, by source) is passed through."""
         return tuple(
-            None if source is None else source.cache(block, self.samples_from(i))
+            fed[i]
+            if source is None or source.from_host
+            else source.draw(jax.random.fold_in(key, i), iterations, self.samples_from(i))
             for i, source in enumerate(self.sources)
         )
-
-    def draw(
-        self,
-        key: Key[Array, ""],
-        iterations: Int[Array, " n"],
-        caches: tuple[PyTree, ...],
-        fed: tuple[PyTree, ...],
-    ) -> tuple[tuple[PyTree, ...], tuple[PyTree, ...]]:
-        """Tickets for a block of iterations. What the host feeds (`fed`, by source) is passed through."""
-        tickets, kept = [], []
-        for i, source in enumerate(self.sources):
-            if source is None or source.from_host:
-                ticket, cache = fed[i], caches[i]
-            else:
-                count = self.samples_from(i)
-                ticket, cache = source.draw(jax.random.fold_in(key, i), iterations, count, caches[i])
-            tickets.append(ticket)
-            kept.append(cache)
-        return tuple(tickets), tuple(kept)
 
     def fetch(self, tickets: tuple[PyTree, ...]) -> Batch:
         """The samples behind the tickets of one iteration."""

@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Array, Int, Key, PyTree
 
 from lariax.problem._describe import describe_shape, first_nonfinite
+from lariax.problem._shuffle import shuffled
 
 
 class AbstractSource(eqx.Module):
@@ -28,14 +29,8 @@ class AbstractSource(eqx.Module):
     from_host: eqx.AbstractClassVar[bool]
 
     @abc.abstractmethod
-    def cache(self, block: int, count: int) -> PyTree:
-        """What `draw` keeps from one block of iterations to the next. It saves work and never changes what is drawn."""
-
-    @abc.abstractmethod
-    def draw(
-        self, key: Key[Array, ""], iterations: Int[Array, " n"], count: int, cache: PyTree
-    ) -> tuple[PyTree, PyTree]:
-        """Tickets for `count` samples in each of the (consecutive) iterations, and the new cache."""
+    def draw(self, key: Key[Array, ""], iterations: Int[Array, " n"], count: int) -> PyTree:
+        """Tickets for `count` samples in each of the iterations."""
 
     @abc.abstractmethod
     def fetch(self, ticket: PyTree) -> PyTree:
@@ -70,16 +65,11 @@ class Distribution(AbstractSource):
                 "Write lx.Distribution(lambda key: jax.random.normal(key, (3,))); for rows of data use lx.Dataset."
             )
 
-    def cache(self, block: int, count: int) -> PyTree:
-        return None
-
-    def draw(
-        self, key: Key[Array, ""], iterations: Int[Array, " n"], count: int, cache: PyTree
-    ) -> tuple[PyTree, PyTree]:
+    def draw(self, key: Key[Array, ""], iterations: Int[Array, " n"], count: int) -> PyTree:
         def one_iteration(k: Array) -> PyTree:
             return jax.vmap(self.sampler)(jax.random.split(jax.random.fold_in(key, k), count))
 
-        return jax.vmap(one_iteration)(iterations), cache
+        return jax.vmap(one_iteration)(iterations)
 
     def fetch(self, ticket: PyTree) -> PyTree:
         return ticket
@@ -96,10 +86,11 @@ class Distribution(AbstractSource):
 class Dataset(AbstractSource):
     """Rows of a pytree of arrays that share their first axis; one sample is one row of each array.
 
-    Rows are drawn with replacement. With `epochs=True` they come in reshuffled passes instead: the rows of one
-    iteration are distinct, and every row is seen once in a pass (but for a remainder too small for an iteration).
-    The rows still to come in a pass then depend on those that have gone, and an estimate that remembers rows (a tracked
-    constraint) is biased by the order of 1 / rows: draw with replacement from small data.
+    Rows are drawn with replacement. With `epochs=True` they come in reshuffled passes instead, at the same cost: the
+    rows of one iteration are distinct, and every row is seen once in a pass (but for a remainder too small for an
+    iteration). The order is pseudo-random, and computed row by row: it takes no memory. The rows still to come in a
+    pass depend on those that have gone, and an estimate that remembers rows (a tracked constraint) is biased by the
+    order of 1 / rows: draw with replacement from small data.
 
     >>> import jax.numpy as jnp, lariax as lx
     >>> rows = lx.Dataset({"features": jnp.ones((100, 3)), "label": jnp.ones(100)})
@@ -119,37 +110,18 @@ class Dataset(AbstractSource):
     def __len__(self) -> int:
         return int(jax.tree.leaves(self.arrays)[0].shape[0])
 
-    def cache(self, block: int, count: int) -> PyTree:
+    def draw(self, key: Key[Array, ""], iterations: Int[Array, " n"], count: int) -> PyTree:
         if not self.epochs:
-            return None
+            keys = jax.vmap(lambda k: jax.random.fold_in(key, k))(iterations)
+            return jax.vmap(lambda k: jax.random.randint(k, (count,), 0, len(self)))(keys)
         if count > len(self):
             raise ValueError(
                 f"one iteration takes {count} rows without replacement, found a Dataset of {len(self)} rows. "
                 "Lower batch_size, or use epochs=False to draw with replacement."
             )
-        return jnp.int32(-1), jnp.zeros((self._epochs_in(block, count), len(self)), jnp.int32)
-
-    def _epochs_in(self, block: int, count: int) -> int:
-        return -(-block // (len(self) // count)) + 1
-
-    def draw(
-        self, key: Key[Array, ""], iterations: Int[Array, " n"], count: int, cache: PyTree
-    ) -> tuple[PyTree, PyTree]:
-        if not self.epochs:
-            keys = jax.vmap(lambda k: jax.random.fold_in(key, k))(iterations)
-            return jax.vmap(lambda k: jax.random.randint(k, (count,), 0, len(self)))(keys), cache
         per_epoch = len(self) // count
-        first = (iterations[0] // per_epoch).astype(jnp.int32)
-
-        def shuffle() -> Array:
-            epochs = first + jnp.arange(self._epochs_in(iterations.shape[0], count))
-            keys = jax.vmap(lambda e: jax.random.fold_in(key, e))(epochs)
-            return jax.vmap(lambda k: jax.random.permutation(k, len(self)))(keys).astype(jnp.int32)
-
-        shuffled_for, orders = cache
-        orders = jax.lax.cond(shuffled_for == first, lambda: orders, shuffle)
-        place = (iterations % per_epoch)[:, None] * count + jnp.arange(count)
-        return orders[(iterations // per_epoch - first)[:, None], place], (first, orders)
+        places = (iterations % per_epoch)[:, None] * count + jnp.arange(count)
+        return shuffled(key, iterations // per_epoch, places, len(self))
 
     def fetch(self, ticket: PyTree) -> PyTree:
         return jax.tree.map(lambda array: array[ticket], self.arrays)
@@ -203,17 +175,12 @@ class Stratified(AbstractSource):
         self._start = jnp.asarray(np.cumsum(size) - size, jnp.int32)
         self._size = jnp.asarray(size, jnp.int32)
 
-    def cache(self, block: int, count: int) -> PyTree:
-        return None
-
-    def draw(
-        self, key: Key[Array, ""], iterations: Int[Array, " n"], count: int, cache: PyTree
-    ) -> tuple[PyTree, PyTree]:
+    def draw(self, key: Key[Array, ""], iterations: Int[Array, " n"], count: int) -> PyTree:
         def one_iteration(k: Array) -> Array:
             shape = (count, len(self.groups))
             return self._start + jax.random.randint(jax.random.fold_in(key, k), shape, 0, self._size)
 
-        return self._order[jax.vmap(one_iteration)(iterations)], cache
+        return self._order[jax.vmap(one_iteration)(iterations)]
 
     def fetch(self, ticket: PyTree) -> PyTree:
         return jax.tree.map(lambda array: array[ticket], self.arrays)
@@ -297,12 +264,7 @@ class Stream(AbstractSource):
         """Whether it is an iterator (a generator) that somebody has read from: its first rows are gone."""
         return self._batches.reads > 0 and hasattr(self._batches.value, "__next__")
 
-    def cache(self, block: int, count: int) -> PyTree:
-        return None
-
-    def draw(
-        self, key: Key[Array, ""], iterations: Int[Array, " n"], count: int, cache: PyTree
-    ) -> tuple[PyTree, PyTree]:
+    def draw(self, key: Key[Array, ""], iterations: Int[Array, " n"], count: int) -> PyTree:
         raise NotImplementedError("the rows of a Stream are fed to the compiled loop by the host")
 
     def fetch(self, ticket: PyTree) -> PyTree:
