@@ -119,11 +119,15 @@ WRONG = {
     "no time": (lambda: solve(seconds=0), ValueError, "seconds must be positive"),
     "unknown option": (lambda: solve(iteratons=5), TypeError, "Did you mean 'iterations'"),
     "unknown option of resume": (lambda: lx.resume("runs/a", secnds=5), TypeError, "resume.*Did you mean 'seconds'"),
-    "draws for less than a start": (lambda: solve(draws=3), ValueError, "less than the .* that the start of Tracked"),
+    "draws for less than a start": (
+        lambda: solve(draws=3),
+        ValueError,
+        "before its first iteration: the start of Tracked",
+    ),
     "draws for less than a look": (
         lambda: solve(method=lx.QuadraticPenalty(), draws=500, tolerance=0.1),
         ValueError,
-        "leaves 499 after the start.* takes 2,048",
+        "leaves 499 after the start.* take 2,049",
     ),
     "unknown output": (lambda: solve(output="mean"), ValueError, "'last', 'random'"),
     "unknown method": (lambda: solve(method="sgd"), TypeError, "TrackedLagrangian"),

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from typing import ClassVar
 
 import jax
@@ -149,6 +150,76 @@ class TestBudgets:
 
         result = lx.solve(lx.Problem(slow, samples=normal(2)), jnp.ones(2), lx.QuadraticPenalty(1e-3), seconds=0.2)
         assert result.iterations < 20
+
+    @staticmethod
+    def slow_to_compile():
+        """Half a second and more to trace; the iterations are fast."""
+
+        def objective(x, z):
+            time.sleep(0.1)
+            return jnp.sum((x - z) ** 2)
+
+        return lx.Problem(objective, samples=normal(2))
+
+    def test_seconds_count_from_the_first_iteration(self, method):
+        """Compiling takes longer than the run has; what the run took is all of it."""
+        began = time.perf_counter()
+        result = lx.solve(self.slow_to_compile(), jnp.ones(2), method, seconds=0.2, record_every=1)
+        took = time.perf_counter() - began
+        assert (result.status, result.iterations > 50) == ("budget", True)
+        assert 0.7 < result.seconds < took
+        assert result.history["seconds"][0] > 0.5
+        assert 0.15 < np.ptp(result.history["seconds"]) < result.seconds - 0.5
+
+    def test_seconds_of_a_resumed_run_count_its_iterations(self, method, tmp_path):
+        """Neither the first process nor the second spends the run's seconds on compiling."""
+        x0, options = jnp.ones(2), {"seconds": 0.4, "record_every": 10, "checkpoint": tmp_path}
+        part = lx.solve(self.slow_to_compile(), x0, method, **options, callback=lambda now: now.iteration == 20)
+        assert (part.status, part.iterations) == ("interrupted", 20)
+        rest = lx.resume(tmp_path, self.slow_to_compile())
+        assert (rest.status, rest.iterations > 50) == ("budget", True)
+        assert rest.seconds > part.seconds + 0.5
+        assert lx.resume(tmp_path, self.slow_to_compile()).iterations == rest.iterations  # they are spent
+        assert lx.resume(tmp_path, self.slow_to_compile(), seconds=0.1).iterations > rest.iterations
+
+    def test_any_seconds_let_an_iteration_run(self, wells, method):
+        part = lx.solve(wells, Wells.x0, method, seconds=1e-9)
+        assert part.iterations == 1
+        assert lx.solve(wells, part, seconds=1e-9).iterations == 2
+
+    def test_seconds_of_a_stream_that_is_slow_to_begin(self, method):
+        """The first rows, without which nothing can be compiled, are waited for as long as the run has."""
+
+        def batches():
+            for _ in range(100):
+                time.sleep(0.02)
+                yield np.ones((256, 2))
+
+        result = lx.solve(
+            lx.Problem(lambda x, z: x @ z, samples=lx.Stream(batches())), jnp.ones(2), method, seconds=0.3
+        )
+        assert result.iterations > 256
+        assert result.status == "budget"
+
+    def test_draws_for_no_iteration_are_refused(self, wells, method, tmp_path):
+        """3 for the start and 3 an iteration."""
+        with pytest.raises(ValueError, match=r"draws=5 .* the start of QuadraticPenalty takes 3 and an iteration 3"):
+            lx.solve(wells, Wells.x0, method, draws=5)
+        with pytest.raises(ValueError, match="draws=5 "):
+            jax.vmap(lambda seed: lx.solve(wells, Wells.x0, method, draws=5, seed=seed).x)(jnp.arange(2))
+        part = lx.solve(wells, Wells.x0, method, draws=6, checkpoint=tmp_path)
+        assert (part.iterations, part.draws) == (1, 6)
+        with pytest.raises(ValueError, match=r"draws=2 .* an iteration takes 3"):
+            lx.solve(wells, part, draws=2)
+        with pytest.raises(ValueError, match=r"draws=2 .* an iteration takes 3"):
+            lx.resume(tmp_path, wells, draws=2)
+        with pytest.raises(ValueError, match=r"draws=2,053 leaves 2,050 .* 2,051"):
+            lx.solve(wells, Wells.x0, method, draws=2053, output="best")
+        assert lx.solve(wells, Wells.x0, method, draws=2054, output="best").iterations == 1
+
+    def test_a_stream_for_no_iteration_is_refused(self, wells, method):
+        with pytest.raises(ValueError, match="ended within the first rows"):
+            lx.solve(lx.Problem(lambda x, z: x @ z, samples=lx.Stream([np.ones((1, 2))])), jnp.ones(2), method, draws=9)
 
     def test_the_first_one_counts(self, wells, method):
         assert lx.solve(wells, Wells.x0, method, iterations=10, draws=10**6, seconds=60.0).iterations == 10

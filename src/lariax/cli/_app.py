@@ -54,7 +54,7 @@ def solve(
     method: Annotated[str, typer.Option(help="auto, or for instance 'QuadraticPenalty(step_size=0.1)'.")] = "auto",
     iterations: Annotated[int | None, typer.Option(help="Budget of iterations.", show_default=False)] = None,
     draws: Annotated[int | None, typer.Option(help="Budget of samples drawn.", show_default=False)] = None,
-    seconds: Annotated[float | None, typer.Option(help="Budget of time.", show_default=False)] = None,
+    seconds: Annotated[float | None, typer.Option(help="Budget of time, after compiling.", show_default=False)] = None,
     batch_size: Annotated[int | None, typer.Option(help="Samples an iteration.", show_default=False)] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same answer.")] = 0,
     output: Annotated[str, typer.Option(help="Which iterate: last, random or best.")] = "last",

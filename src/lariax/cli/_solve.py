@@ -179,8 +179,6 @@ def _judged(screen: Screen, work: _Work, result: Result) -> SavedRun:
 
 def _conclude(screen: Screen, run: SavedRun, place: Claim, asked: bool) -> None:
     screen.show(run)
-    if not run.outcome["iterations"] and "seconds" in run.settings:
-        screen.show("All of the time went into compiling: give it more --seconds, or say --iterations.")
     folder = _keep(screen, run, place)
     page = folder / "report.html"
     certificate = None if run.certificate is None else certificate_to_json(run.certificate)

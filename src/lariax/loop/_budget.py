@@ -14,12 +14,20 @@ GLANCE = 0.2  # seconds between looks at the clock, the keyboard and the progres
 
 @dataclass
 class Budget:
-    """Limits; the first one reached ends the run."""
+    """Limits; the first one reached ends the run. The clock starts when the first iteration can run: compiling takes
+    seconds, and is none of the run's."""
 
     iterations: int | None
     draws: int | None
     seconds: float | None
-    clock: float = field(default_factory=time.perf_counter)
+    before: float = 0.0  # seconds that a resumed run has spent
+    _asked: float = field(default_factory=time.perf_counter)
+    _began: float | None = None
+
+    def begin(self) -> float:
+        """Start the clock; how many seconds it has taken to get ready."""
+        self._began = time.perf_counter()
+        return self._began - self._asked
 
     def last_iteration(self, first: int, draws_per_iteration: int, draws_so_far: int) -> int | None:
         """The last iteration that the budgets of iterations and draws allow to a run now at iteration `first`."""
@@ -31,7 +39,7 @@ class Budget:
         return min(limits) if limits else None
 
     def elapsed(self) -> float:
-        return time.perf_counter() - self.clock
+        return self.before + (0.0 if self._began is None else time.perf_counter() - self._began)
 
     def out_of_time(self) -> bool:
         return self.seconds is not None and self.elapsed() >= self.seconds
@@ -41,7 +49,7 @@ class Budget:
 class Pace:
     """How many iterations to run in one compiled call: about `GLANCE` seconds' worth, learned on the way."""
 
-    rate: float = 0.0  # iterations a second, 0 until measured; the first call compiles, and is one iteration long
+    rate: float = 0.0  # iterations a second, 0 until measured: the first call is one iteration long
 
     def next_stop(self, iteration: int, last: int | None, budget: Budget) -> int:
         seconds = GLANCE if budget.seconds is None else min(GLANCE, max(budget.seconds - budget.elapsed(), 0))

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +17,7 @@ from lariax.loop._ledger import Ledger
 from lariax.loop._looks import Looked, Looks, Sight
 from lariax.loop._progress import ProgressBar
 from lariax.loop._result import Continuation, Result, outcome
-from lariax.loop._run import Run, advance, conclude, finite_next
+from lariax.loop._run import Records, Run, advance, conclude, finite_next
 from lariax.loop._start import Start, explaining_memory
 from lariax.oracle import LariaxWarning
 from lariax.problem import Linear, LinearSystem, Problem
@@ -91,14 +91,39 @@ class Drive:
         return self.position, self.budget.elapsed(), feeder.place() if feeder else {}
 
     def _until_it_ends(self) -> str:
-        pace = Pace()
-        while (status := self._ended()) is None:
+        status, pace = self._ended(), Pace()
+        if status is None:
+            self._get_ready()
+        while status is None:
             if self.keeper and self.keeper.due:
                 self.keeper.save(*self._state)
-            status = self._advance(pace) or self._shown()
-            if status is not None:
-                return status
+            status = self._advance(pace) or self._shown() or self._ended()
         return status
+
+    def _get_ready(self) -> None:
+        """Compile, by a call for no iterations, and start the clock."""
+        position = self.position
+        self._called(position.iteration, self.start.feeder.latest)
+        ledger = position.ledger
+        seconds_before = ledger.seconds_before + self.budget.begin()
+        self.position = position._replace(ledger=replace(ledger, seconds_before=seconds_before))
+
+    def _called(self, stop: int, fed: tuple[PyTree, ...]) -> tuple[Run, Records]:
+        """The compiled loop, up to an iteration."""
+        start, position = self.start, self.position
+        with explaining_memory():
+            return jax.block_until_ready(
+                advance(
+                    start.oracle,
+                    start.method,
+                    position.run,
+                    jnp.int32(stop),
+                    jnp.int32(self._interval),
+                    fed,
+                    start.settings.rhythm,
+                    position.ledger.capacity,
+                )
+            )
 
     def _ended(self) -> str | None:
         """How the run has ended, as far as its position tells."""
@@ -114,7 +139,7 @@ class Drive:
     def _advance(self, pace: Pace) -> str | None:
         """One call of the compiled loop, and the look that may be due after it."""
         start, before = self.start, self.position
-        oracle, beat, iteration = start.oracle, start.settings.rhythm, before.iteration
+        beat, iteration = start.settings.rhythm, before.iteration
         fed, stop = start.feeder.nothing, self._next_stop(pace)
         if start.feeder:
             found = self._fed((iteration + beat.start) // beat.block * beat.block)
@@ -125,19 +150,7 @@ class Drive:
                 return "source_ended"
             stop = min(stop, available - beat.shift)
         began = self.budget.elapsed()
-        with explaining_memory():
-            run, records = jax.block_until_ready(
-                advance(
-                    oracle,
-                    start.method,
-                    before.run,
-                    jnp.int32(stop),
-                    jnp.int32(self._interval),
-                    fed,
-                    beat,
-                    before.ledger.capacity,
-                )
-            )
+        run, records = self._called(stop, fed)
         ended = self.budget.elapsed()
         pace.learn(stop - iteration, ended - began)
         ledger = before.ledger.added(records, iteration, stop, began, ended, before.looked.draws)

@@ -1,6 +1,7 @@
 """From host streams to the compiled loop: rows in the order in which they come, cut into iterations."""
 
 import threading
+import time
 import warnings
 import zlib
 from collections.abc import Callable, Mapping
@@ -123,16 +124,18 @@ class Feeder:
     """What the host feeds to the compiled loop, block by block: nothing, unless a source is a `Stream`.
 
     Streams are read in a thread. `give_up` is asked from time to time, and ends the wait for rows that do not come; the
-    reading goes on, and the next to ask for the block gets it. `marks`: of another feeder, where to begin.
+    reading goes on, and the next to ask for the block gets it. Until somebody sets it, it is when all waits together
+    have taken `patience` seconds. `marks`: of another feeder, where to begin.
     """
 
     def __init__(
         self,
         sources: tuple[AbstractSource | None, ...],
-        give_up: Callable[[], bool] = lambda: False,
+        patience: float | None = None,
         marks: Mapping[int, Any] | None = None,
     ):
-        self._sources, self.give_up = sources, give_up
+        self._sources, self._waited = sources, 0.0
+        self.give_up: Callable[[], bool] = lambda: patience is not None and self._waited >= patience
         self._readers = {
             i: StreamReader(source, None if marks is None else marks[i])
             for i, source in enumerate(sources)
@@ -160,6 +163,11 @@ class Feeder:
         )
 
     @property
+    def latest(self) -> tuple[PyTree, ...]:
+        """The block that was asked for last."""
+        return self._block
+
+    @property
     def nothing(self) -> tuple[PyTree, ...]:
         return (None,) * len(self._sources)
 
@@ -167,7 +175,13 @@ class Feeder:
         """Let every reader do something, or wait for what they are at; False: given up."""
         if self._errand is None:
             self._errand = _Errand(lambda: [work(reader, i) for i, reader in self._readers.items()])
-        if not self._errand.wait(self.give_up):
+        began, before = time.perf_counter(), self._waited
+
+        def give_up() -> bool:
+            self._waited = before + time.perf_counter() - began
+            return self.give_up()
+
+        if not self._errand.wait(give_up):
             return False
         errand, self._errand = self._errand, None
         if errand.error is not None:
@@ -182,8 +196,11 @@ class Feeder:
         if found is None:
             raise TimeoutError("the Stream did not give the rows of the start in the time that the run has.")
         block, last = found
-        if last < places - 1:
-            raise ValueError(f"the Stream ended within the first rows: a start takes {places} times {counts} of them.")
+        if last < min(places, length - 1):
+            raise ValueError(
+                f"the Stream ended within the first rows: a start takes {places} times {counts} of them, and an "
+                "iteration once as many. Give it more."
+            )
         return jax.tree.map(lambda rows: rows[:places], block)
 
     def block(self, first: int, length: int, counts: list[int]) -> tuple[tuple[PyTree, ...], int] | None:

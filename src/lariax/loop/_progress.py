@@ -17,7 +17,7 @@ class ProgressBar:
     def __init__(self, wanted: bool, budget: Budget):
         self._first, self._budget, self._draws = 0, budget, 0
         self._last: int | None = None
-        self._began: tuple[float, int, float] | None = None  # seconds, iteration and share done after compiling
+        self._began: tuple[float, int, float] | None = None  # seconds, iteration and share at the first look
         console = Console(stderr=True)
         self._width = console.width
         self._bar = Progress(
@@ -52,7 +52,7 @@ class ProgressBar:
         if self._budget.seconds is not None:
             shares.append(min(elapsed / self._budget.seconds, 1.0))
         share = max(shares)
-        if self._began is None:  # the first call compiles
+        if self._began is None:  # the first call finds out how fast it goes
             self._began = elapsed, iteration, share
         since, done, gained = elapsed - self._began[0], iteration - self._began[1], share - self._began[2]
         words = [_pace(done, since, self._draws), *_standing(record, self._width)]

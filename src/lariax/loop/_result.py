@@ -125,7 +125,8 @@ class Result(eqx.Module):
         status, message: how the run ended, one of `lariax.STATUSES`, and what to do next.
         success: whether the point is certified to be feasible and stationary; a spent budget alone is not success.
         iterations, draws, evaluations, seconds: what it cost. Draws count every sample once, evaluations every call of
-            a function on a sample.
+            a function on a sample, seconds all the time from the call to the answer, compiling included (and of the
+            runs that this one continues).
         history: a table, see `History`.
         error: what a `Stream` raised, if that is what ended the run; the answer so far is returned all the same.
         certificate: what is known of x, see `Certificate`. With tolerance= or output="best" it is the one made during

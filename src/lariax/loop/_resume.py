@@ -3,7 +3,6 @@
 import functools
 import json
 import os
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -77,9 +76,9 @@ def resume(
         saved = place.newest(saved_in)
         problem = _problem(place, problem)
         plan = saved.plan
-        budget = Budget(*given) if afresh else Budget(None, None, plan.seconds, time.perf_counter() - saved.elapsed)
+        budget = Budget(*given) if afresh else Budget(None, None, plan.seconds, saved.elapsed)
         with ProgressBar(progress, budget) as bar:
-            start = restored(saved, problem, x0, method, budget.out_of_time)
+            start = restored(saved, problem, x0, method, budget.seconds)
             drive = _drive(saved, start, budget, afresh, bar, callback)
             if not drive.ended:
                 plan = replace(plan, first=drive.first, last=drive.last, seconds=budget.seconds)
@@ -143,15 +142,15 @@ def restored(
     problem: Problem,
     x0: PyTree | None,
     method: AbstractMethod | None,
-    give_up: Callable[[], bool] = lambda: False,
+    patience: float | None = None,
 ) -> Start:
-    """The run of a checkpoint, ready to go on; everything in the file is checked against the problem. `give_up`: when
-    to stop waiting for the rows of a Stream."""
+    """The run of a checkpoint, ready to go on; everything in the file is checked against the problem. `patience`: how
+    many seconds to wait for the rows of a Stream."""
     _check_numbers(saved)
     plan = saved.plan
     x = _like_x(plan, x0)
     settings, found = plan.settings, _method(plan, method)
-    feeder = _feeder(problem, saved, give_up)
+    feeder = _feeder(problem, saved, patience)
     samples = feeder.structures()
     oracle = _bound(problem, x, samples, settings.batch_size, found)
     if method is not None:
@@ -261,7 +260,7 @@ def _method(plan: Plan, given: AbstractMethod | None) -> AbstractMethod:
     return given
 
 
-def _feeder(problem: Problem, saved: Saved, give_up: Callable[[], bool]) -> Feeder:
+def _feeder(problem: Problem, saved: Saved, patience: float | None) -> Feeder:
     streams = [i for i, source in enumerate(problem.sources) if isinstance(source, Stream)]
     if not streams:
         return Feeder(problem.sources)
@@ -278,7 +277,7 @@ def _feeder(problem: Problem, saved: Saved, give_up: Callable[[], bool]) -> Feed
                 "the rows of this Stream are used up: it is a generator, or another iterator, that has been read. A "
                 "resumed run reads over the rows that it has had: make the Stream, and the problem, again."
             )
-    return Feeder(problem.sources, give_up, marks)
+    return Feeder(problem.sources, patience, marks)
 
 
 def _is_mark(mark: Any) -> bool:

@@ -50,7 +50,8 @@ def solve(
         x0: any pytree of floating point arrays; the run keeps its precision. Or a `Result`: the run goes on where that
             one stopped, to the same bits as one longer run, with its method, batch size, seed and output.
         method: one of the methods of Lariax; "auto" chooses by the structure of the problem.
-        iterations, draws, seconds: budgets, at least one; the first reached ends the run.
+        iterations, draws, seconds: budgets, at least one; the first reached ends the run. Seconds count from when the
+            first iteration can run, after compiling, and leave time for one iteration at least.
         batch_size: samples an iteration from each source, by default 1, or the fewest that the method takes.
         seed: the same seed gives the same bits. An integer, 0 by default.
         output: "last" (default); "random": the point after an iteration drawn uniformly, as the theorems want it; or

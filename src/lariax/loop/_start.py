@@ -57,7 +57,7 @@ def fresh(
         raise ValueError(f"output must be one of {', '.join(map(repr, OUTPUTS))}, found {output!r}.")
     x = as_point(problem, x0)
     method, choice = _choose(method, problem)
-    feeder = Feeder(problem.sources, budget.out_of_time)
+    feeder = Feeder(problem.sources, budget.seconds)
     structures = feeder.structures()
     wanted, batch_size = int(batch_size), max(int(batch_size), method.smallest_batch)
     oracle = bind(problem, x, structures, batch_size=batch_size, copies=method.copies, has_slacks=method.wants_slacks)
@@ -65,7 +65,7 @@ def fresh(
         method, choice = _reconsidered(method, choice, oracle)
     method = in_precision(method.prepare(oracle, x), oracle.dtype)
     beat = rhythm(oracle, method, structures)
-    _check_draws(budget, beat.start, oracle, method)
+    _check_draws(budget, beat.start * oracle.draws_per_iteration, oracle, method)
     if batch_size != wanted and oracle.draws_per_iteration:
         remark = f"Batches are of {batch_size} samples, the fewest that {type(method).__name__} takes."
         choice = f"{choice} {remark}".lstrip()
@@ -127,13 +127,14 @@ def continued(
     )
 
 
-def _check_draws(budget: Budget, batches: int, oracle: Oracle, method: AbstractMethod) -> None:
-    """Refuse a budget that the start alone would exceed."""
-    taken = batches * oracle.draws_per_iteration
-    if budget.draws is not None and budget.draws < taken:
+def _check_draws(budget: Budget, taken: int, oracle: Oracle, method: AbstractMethod) -> None:
+    """Refuse a budget in which there is no iteration; `taken`: by the start."""
+    each = oracle.draws_per_iteration
+    if budget.draws is not None and budget.draws < taken + each:
+        start = f"the start of {type(method).__name__} takes {taken:,} and an iteration {each:,}"
         raise ValueError(
-            f"draws={budget.draws:,} is less than the {taken:,} that the start of {type(method).__name__} takes "
-            f"({batches} times the {oracle.draws_per_iteration:,} of an iteration). Give more, or a smaller batch_size."
+            f"draws={budget.draws:,} would end the run before its first iteration: "
+            f"{start if taken else f'an iteration takes {each:,}'}. Give more, or start with a smaller batch_size."
         )
 
 
@@ -189,14 +190,15 @@ def last_iteration(start: Start, budget: Budget, first: int, taken: int, looks: 
         raise ValueError(
             "nothing in this problem is random, so a budget of draws never ends. Say iterations= or seconds=."
         )
+    _check_draws(budget, taken, start.oracle, start.method)
     if looks and last is not None and budget.draws is not None:
-        left, needed = budget.draws - taken, looks.draws_for(first)
+        left, needed = budget.draws - taken, start.oracle.draws_per_iteration + looks.most_draws(first, first + 1)
         if left < needed:
             raise ValueError(
-                f"draws={budget.draws:,} leaves {left:,} after the start, and the certificate of tolerance= or "
-                f'output="best" takes {needed:,}. Give more.'
+                f"draws={budget.draws:,} leaves {left:,} after the start, and one iteration and the certificate of "
+                f'tolerance= or output="best" take {needed:,}. Give more.'
             )
-        last = looks.last_iteration(first, last, budget.draws - taken)
+        last = looks.last_iteration(first, last, left)
     return last
 
 
