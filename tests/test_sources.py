@@ -1,6 +1,7 @@
 """Sources: what is drawn depends on the key and the iteration alone."""
 
 import itertools
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -118,6 +119,97 @@ class TestShuffle:
         text = str(program)
         assert "sort" not in text
         assert "100000]" not in text
+
+
+class TestPrecision:
+    """Without JAX's 64-bit mode: what does not survive 32 bits is refused, what loses digits is said once a source."""
+
+    OWNERS: ClassVar = {
+        "Dataset": lambda rows: lx.Dataset({"id": rows}),
+        "Stratified": lambda rows: lx.Stratified({"id": rows}, by=np.zeros(len(rows))),
+        "a batch of the Stream": lambda rows: solved(lx.Stream([{"id": rows}] * 200)),
+    }
+
+    @pytest.fixture(autouse=True)
+    def _single(self):
+        with jax.enable_x64(False):
+            yield
+
+    @pytest.mark.parametrize("owner", OWNERS)
+    @pytest.mark.parametrize(
+        ("rows", "kind"),
+        [
+            (np.array([1, 2**40, 2**40 + 1]), "int32"),
+            (np.array([1, -(2**31) - 1]), "int32"),
+            (np.array([1, 2**32], np.uint64), "uint32"),
+            (np.array([1.0, -1e39]), "float32"),
+        ],
+    )
+    def test_numbers_that_do_not_fit_are_refused(self, owner, rows, kind):
+        with pytest.raises(ValueError, match=f"which does not fit into {kind}.*jax_enable_x64") as caught:
+            self.OWNERS[owner](rows)
+        assert str(caught.value).startswith(f"{owner}['id'] holds {rows[1]} at index (1,)")
+
+    @pytest.mark.parametrize("owner", OWNERS)
+    @pytest.mark.parametrize(
+        "rows",
+        [
+            np.array([2**31 - 1, -(2**31)]),
+            np.array([2**32 - 1, 0], np.uint64),
+            np.array([True, False]),
+            np.float32([1, 2]),
+        ],
+        ids=["int64", "uint64", "bool", "float32"],
+    )
+    def test_numbers_that_fit_are_kept_in_silence(self, owner, rows):
+        source = self.OWNERS[owner](rows)
+        if owner != "a batch of the Stream":
+            np.testing.assert_array_equal(source.arrays["id"], rows)
+
+    @pytest.mark.parametrize("owner", OWNERS)
+    def test_floats_that_lose_digits_are_told_of_once(self, owner):
+        with pytest.warns(lx.LariaxWarning) as seen:
+            self.OWNERS[owner](np.array([0.1, 0.2]))
+        assert len(seen) == 1
+        assert str(seen[0].message).startswith(f"{owner}['id'] is float64, but JAX's 64-bit mode is off")
+        assert seen[0].filename == __file__  # the line of the user, not one of ours
+
+    def test_a_certificate_on_a_stream_tells_of_it_too(self):
+        problem = lx.Problem(_distance, samples=lx.Stream([{"id": np.ones(300)}]))
+        with pytest.warns(lx.LariaxWarning, match="a batch of the Stream.* is float64") as seen:
+            lx.certify(problem, jnp.zeros(()), draws=200)
+        assert len(seen) == 1
+
+    def test_a_later_batch_that_does_not_fit_ends_the_run(self):
+        batches = [{"id": np.full(100, 2**40 if i == 8 else i)} for i in range(20)]
+        with pytest.warns(lx.LariaxWarning, match="The Stream failed with ValueError.* holds 1099511627776"):
+            result = solved(lx.Stream(batches), iterations=3000)
+        assert result.status == "source_ended"
+        assert isinstance(result.error, ValueError)
+
+    def test_a_start_that_does_not_fit_is_refused(self):
+        for x0 in (1e300, np.array(1e300)):
+            with pytest.raises(ValueError, match=r"x0 holds 1e\+300 at index \(\), which does not fit into float32"):
+                lx.solve(lx.Problem(lambda x: x**2), x0, iterations=5)
+
+    def test_arrays_of_jax_are_as_they_are(self):
+        rows = jnp.asarray(np.array([0.1, 0.2]))
+        assert lx.Dataset(rows).arrays is rows
+
+
+def _distance(x, row):
+    return (x - row["id"]) ** 2
+
+
+def solved(source, iterations=20):
+    return lx.solve(
+        lx.Problem(_distance, samples=source), jnp.zeros(()), lx.QuadraticPenalty(1e-3), iterations=iterations
+    )
+
+
+def test_more_rows_than_can_be_counted_are_refused():
+    with pytest.raises(ValueError, match=r"up to 2\^31 - 1 rows, found 2,147,483,648"):
+        lx.Dataset(np.broadcast_to(np.int8(0), 2**31))
 
 
 def test_stratified_rows_come_group_by_group():

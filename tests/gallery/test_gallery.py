@@ -3,6 +3,8 @@
 import sys
 from importlib.util import find_spec
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -24,6 +26,14 @@ def test_unknown_names_and_options_are_explained():
         gallery.load("fairnes")
     with pytest.raises(TypeError, match=r"portfolio has no option 'asset'. Did you mean 'assets'\?"):
         gallery.load("portfolio", asset=3)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("cutest", "out_of_distribution")])
+def test_entries_come_in_the_precision_of_jax(name):
+    """Without its 64-bit mode: in float32, and without a warning."""
+    with jax.enable_x64(False):
+        case = gallery.load(name)
+        assert {leaf.dtype for leaf in jax.tree.leaves(case.x0)} == {jnp.dtype("float32")}
 
 
 def test_hyphens_are_as_good():

@@ -243,13 +243,15 @@ def _read(stream: Stream, rows: int) -> Dataset:
 
     def batches() -> Iterator[PyTree]:
         have = 0
-        for batch in stream.read():
+        for batch in read:
             yield jax.tree.map(np.asarray, batch)
             have += len(jax.tree.leaves(batch)[0])
             if have >= rows:
                 return
 
+    read = stream.read()
     pieces = list(batches())
+    stream.warn_of(read)
     if not pieces:
         raise ValueError("the Stream has no rows left for a certificate. Give it more, or a held-out source.")
     return Dataset(jax.tree.map(lambda *parts: np.concatenate(parts)[:rows], *pieces))

@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
+
+from lariax.problem import Dataset
 
 Table = Mapping[str, np.ndarray]
 """Columns by name: numbers, or words."""
@@ -44,6 +49,11 @@ def read_csv(path: str | Path) -> dict[str, np.ndarray]:
             f"{path}: row {uneven + 2} has {len(rows[uneven])} entries, the header has {len(header)}. Mend the file."
         )
     return {name: _column(list(values)) for name, values in zip(header, zip(*rows, strict=True), strict=True)}
+
+
+def dataset(rows: PyTree) -> Dataset:
+    """Rows in the precision that JAX is in: tables are made ready in float64, whoever runs them."""
+    return Dataset(jax.tree.map(jnp.asarray, rows))
 
 
 def found(path: str | Path, what: str) -> Path:

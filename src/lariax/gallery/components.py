@@ -8,8 +8,9 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from lariax.gallery._case import Parts, Picture, Solution, entry
+from lariax.gallery._tables import dataset
 from lariax.gallery.fairness import people
-from lariax.problem import Dataset, Equal, Problem
+from lariax.problem import Equal, Problem
 
 
 @entry
@@ -45,7 +46,7 @@ def principal_components(components: int = 3, seed: int = 0) -> Parts:
 
     start = jnp.linalg.qr(jax.random.normal(jax.random.key(seed), (rows.shape[1], components)))[0]
     return Parts(
-        problem=Problem(spread, samples=Dataset(rows), constraints={"orthonormal": Equal(products, samples=None)}),
+        problem=Problem(spread, samples=dataset(rows), constraints={"orthonormal": Equal(products, samples=None)}),
         x0=start,
         defaults={"batch_size": 64, "iterations": 10_000},
         solve=partial(_solve, values, vectors, weights),

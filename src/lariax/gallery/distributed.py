@@ -12,8 +12,8 @@ from jaxtyping import Array, PyTree
 from lariax.gallery._case import Parts, Picture, Solution, entry
 from lariax.gallery._models import half_square
 from lariax.gallery._reference import kkt_point
-from lariax.gallery._tables import embedded
-from lariax.problem import Dataset, Distribution, Linear, Problem
+from lariax.gallery._tables import dataset, embedded
+from lariax.problem import Distribution, Linear, Problem
 from lariax.prox import L1
 from lariax.sets import NonNegative
 
@@ -55,7 +55,7 @@ def consensus(agents: int = 16, graph: str = "grid", ridge: float = 1e-2) -> Par
 
     shape = (len(edges) * coefficients, agents * coefficients)
     return Parts(
-        problem=Problem(loss, samples=Dataset(signed), constraints={"agree": Linear(differences, 0.0, shape=shape)}),
+        problem=Problem(loss, samples=dataset(signed), constraints={"agree": Linear(differences, 0.0, shape=shape)}),
         x0=jnp.zeros((agents, coefficients)),
         defaults={"batch_size": 16, "iterations": 10_000},
         solve=partial(_solve_consensus, signed, ridge, edges),
@@ -255,7 +255,7 @@ def splitting(weight: float = 0.02) -> Parts:
     return Parts(
         problem=Problem(
             fit,
-            samples=Dataset({"age": ages, "label": labels}),
+            samples=dataset({"age": ages, "label": labels}),
             constraints={"split": Linear(split, 0.0, shape=(n - 1, 2 * n - 1))},
             regularizer=L1({"curve": jnp.zeros(()), "jumps": jnp.asarray(weight)}),
         ),

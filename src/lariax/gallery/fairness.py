@@ -15,8 +15,8 @@ from jaxtyping import Array, PyTree
 from lariax.gallery._case import Parts, Picture, Solution, entry
 from lariax.gallery._models import area_under_roc, forward, half_square, logistic, network, roc
 from lariax.gallery._reference import kkt_point
-from lariax.gallery._tables import People, embedded, prepared, read_csv
-from lariax.problem import AtMost, Dataset, Problem
+from lariax.gallery._tables import People, dataset, embedded, prepared, read_csv
+from lariax.problem import AtMost, Problem
 
 TEST_SHARE = 0.3
 """Of the rows of a table that does not say itself which rows are for testing."""
@@ -127,21 +127,21 @@ def fairness(
     x0: PyTree = jnp.zeros(d) if linear else network(jax.random.key(seed), (d, 64, 32, 1))
     score: Callable[[PyTree, Array], Array] = _linear if linear else _network
     rows = _rows(ready, kind, ready.training)
-    heldout = Dataset(_rows(ready, kind, ~ready.training))
+    heldout = dataset(_rows(ready, kind, ~ready.training))
     gaps = list(kind.labels)
     if own_rows:
         kept = np.random.default_rng(seed).random(len(rows["label"])) < own_rows
-        own = Dataset(_rows(ready, kind, np.flatnonzero(ready.training)[kept]))
+        own = dataset(_rows(ready, kind, np.flatnonzero(ready.training)[kept]))
         limits = {
             f"{gap} gap": AtMost(Partial(_one_gap, score, kind, i), jnp.asarray(bound), samples=own, heldout=heldout)
             for i, gap in enumerate(gaps)
         }
-        others = Dataset({name: column[~kept] for name, column in rows.items()})
+        others = dataset({name: column[~kept] for name, column in rows.items()})
         problem = Problem(Partial(_loss, score, ridge), samples=others, constraints=limits, heldout=heldout)
     else:
         problem = Problem.joint(
             Partial(_loss_and_gaps, score, kind, ridge),
-            samples=Dataset(rows),
+            samples=dataset(rows),
             constraints={f"{gap} gap": AtMost(bound=jnp.asarray(bound)) for gap in gaps},
             heldout=heldout,
         )

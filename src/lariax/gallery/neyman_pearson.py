@@ -12,9 +12,9 @@ from jaxtyping import Array, PyTree
 from lariax.gallery._case import Parts, Picture, Solution, entry
 from lariax.gallery._models import half_square, roc
 from lariax.gallery._reference import kkt_point
-from lariax.gallery._tables import embedded, prepared
+from lariax.gallery._tables import dataset, embedded, prepared
 from lariax.gallery.fairness import people
-from lariax.problem import AtMost, Dataset, Problem
+from lariax.problem import AtMost, Problem
 
 DEGREES = ("school", "college", "degree")
 """Education of Adult in three classes: up to 9 years of `education_num`, up to 12, and beyond."""
@@ -120,16 +120,16 @@ def _parts(
         return AtMost(
             lambda x, row: _loss(score(x, row), kind),
             jnp.asarray(bound),
-            samples=Dataset(split.rows(kind, True)),
-            heldout=Dataset(split.rows(kind, False)),
+            samples=dataset(split.rows(kind, True)),
+            heldout=dataset(split.rows(kind, False)),
         )
 
     return Parts(
         problem=Problem(
             lambda x, row: _loss(score(x, row), least) + ridge * half_square(x),
-            samples=Dataset(split.rows(least, True)),
+            samples=dataset(split.rows(least, True)),
             constraints={name: bounded(*each) for name, each in bounds.items()},
-            heldout=Dataset(split.rows(least, False)),
+            heldout=dataset(split.rows(least, False)),
         ),
         x0=jnp.asarray(start),
         defaults={"batch_size": 64, "iterations": 10_000},

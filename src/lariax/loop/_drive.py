@@ -1,6 +1,5 @@
 """The host's side of a run: call after call of the compiled loop, until something ends it."""
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -19,8 +18,7 @@ from lariax.loop._progress import ProgressBar
 from lariax.loop._result import Continuation, Result, outcome
 from lariax.loop._run import Records, Run, advance, conclude, finite_next
 from lariax.loop._start import Start, explaining_memory
-from lariax.oracle import LariaxWarning
-from lariax.problem import Linear, LinearSystem, Problem
+from lariax.problem import Linear, LinearSystem, Problem, warn
 
 
 class Snapshot(NamedTuple):
@@ -171,11 +169,7 @@ class Drive:
             raise
         except Exception as error:
             self.failure = error
-            warnings.warn(
-                f"the Stream failed with {type(error).__name__}: {error}. The run ends here, with the answer so far.",
-                LariaxWarning,
-                stacklevel=2,
-            )
+            warn(f"{_words(error)} The run ends here, with the answer so far.")
             return None
 
     @property
@@ -265,12 +259,16 @@ class Drive:
         if remark := self.start.method.remark(self.position.run.state, self.position.run.iteration):
             remarks.append(remark)
         if self.failure is not None:
-            remarks.append(f"The Stream failed with {type(self.failure).__name__}: {self.failure}.")
+            remarks.append(_words(self.failure))
         if self.keeper and self.keeper.error:
             remarks.append(f"The end of the run could not be saved in {self.keeper.folder}: {self.keeper.error}.")
         elif self.keeper and status == "interrupted":
             remarks.append(f"It is saved: lx.resume({self.keeper.folder}, problem) goes on, in another process too.")
         return tuple(remarks)
+
+
+def _words(error: Exception) -> str:
+    return f"The Stream failed with {type(error).__name__}: {error}".rstrip(".") + "."
 
 
 def _has_no_solution(problem: Problem, x: PyTree[Array]) -> bool:

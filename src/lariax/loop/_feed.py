@@ -2,7 +2,6 @@
 
 import threading
 import time
-import warnings
 import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,8 +11,8 @@ import numpy as np
 from jaxtyping import PyTree
 
 from lariax.loop._archive import raw
-from lariax.oracle import LariaxWarning, sample_structure
-from lariax.problem import AbstractSource, Problem, Stream, describe_shape, first_nonfinite
+from lariax.oracle import sample_structure
+from lariax.problem import AbstractSource, Problem, Stream, describe_shape, first_nonfinite, warn
 
 FEWEST_ROWS = 32  # for a certificate
 GLANCE = 0.05  # seconds between two looks at whether to wait any longer
@@ -71,6 +70,10 @@ class StreamReader:
         self._pieces = [jax.tree.map(lambda *parts: np.concatenate(parts), *self._pieces)]
         return jax.tree.map(lambda array: array[:count], self._pieces[0])
 
+    def warn(self) -> None:
+        """Say it once if rows have lost digits."""
+        self._stream.warn_of(self._batches)
+
     def skip(self, count: int) -> None:
         """Read over rows."""
         while count:
@@ -101,13 +104,15 @@ class _Errand:
 
     def __init__(self, work: Callable[[], Any]):
         self._work = work
+        self._double = jax.dtypes.canonicalize_dtype(float).itemsize == 8  # a thread does not inherit jax.enable_x64
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)  # a source that hangs does not hold up the exit
         self._thread.start()
 
     def _run(self) -> None:
         try:
-            self._work()
+            with jax.enable_x64(self._double):
+                self._work()
         except BaseException as error:
             self.error = error
 
@@ -216,6 +221,8 @@ class Feeder:
                 return None
             taken = {i: reader.take(length * counts[i]) for i, reader in self._readers.items()}
             self._warn_of(taken)
+            for reader in self._readers.values():
+                reader.warn()
             self._marks = {i: reader.mark(taken[i]) for i, reader in self._readers.items()}
             complete = min(length, *(_rows(rows) // counts[i] for i, rows in taken.items()))
             block: list[Any] = [None] * len(self._sources)
@@ -234,11 +241,9 @@ class Feeder:
             if bad is not None:
                 self._warned = True
                 row = self._readers[i].taken - _rows(rows) + bad[1][0]
-                warnings.warn(
+                warn(
                     f"row {row:,} of the Stream holds {bad[2]}{f' in {bad[0]}' if bad[0] else ''}. Some methods pass "
-                    "over samples that are not finite, with others the run ends there: look at the source.",
-                    LariaxWarning,
-                    stacklevel=2,
+                    "over samples that are not finite, with others the run ends there: look at the source."
                 )
 
     def ahead(self, count: int, give_up: Callable[[], bool] | None = None) -> dict[int, PyTree] | None:

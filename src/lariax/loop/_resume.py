@@ -3,7 +3,6 @@
 import functools
 import json
 import os
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -28,8 +27,8 @@ from lariax.loop._run import Run, begin_traced, rhythm
 from lariax.loop._saved import Plan, Saved, Shaped, pieces_of, saved_in
 from lariax.loop._start import DIVERGED, OUTPUTS, Start, in_precision, last_iteration
 from lariax.methods import AbstractMethod
-from lariax.oracle import LariaxWarning, Oracle, bind
-from lariax.problem import Problem, Stream, describe_shape, first_nonfinite
+from lariax.oracle import Oracle, bind
+from lariax.problem import Problem, Stream, describe_shape, first_nonfinite, warn
 
 
 @explains_options
@@ -300,11 +299,7 @@ def _check_problem(plan: Plan, oracle: Oracle, x: PyTree, samples: tuple[PyTree 
         names = ", ".join(text.split(" was ")[0] for text in functions)
         where.append(f"{names}: the code has changed")
     if where:
-        warnings.warn(
-            f"the run goes on, but not to the same bits as without a stop: {'; '.join(where)}.",
-            LariaxWarning,
-            stacklevel=5,
-        )
+        warn(f"the run goes on, but not to the same bits as without a stop: {'; '.join(where)}.")
 
 
 def _run(saved: Saved, oracle: Oracle, method: AbstractMethod, x: PyTree, samples: tuple[PyTree | None, ...]) -> Run:

@@ -1,6 +1,6 @@
 """What a method may ask at (x, sample)."""
 
-from lariax.oracle._bind import LariaxWarning, as_arrays, as_point, bind, sample_structure
+from lariax.oracle._bind import as_arrays, as_point, bind, sample_structure
 from lariax.oracle._coordinates import Coordinates
 from lariax.oracle._oracle import (
     Batch,
@@ -14,6 +14,7 @@ from lariax.oracle._oracle import (
     for_each,
     occasionally,
 )
+from lariax.problem import LariaxWarning
 
 __all__ = [
     "Batch",

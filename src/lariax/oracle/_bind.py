@@ -1,6 +1,5 @@
 """A problem meets a starting point: everything that can be wrong is found here, before anything is compiled."""
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,30 +10,31 @@ from jaxtyping import Array, PyTree
 
 from lariax.oracle._coordinates import Coordinates
 from lariax.oracle._oracle import Block, Oracle
-from lariax.problem import AbstractConstraint, AbstractSource, Problem, describe_shape, first_nonfinite
-
-
-class LariaxWarning(UserWarning):
-    """Something was changed on the way in, and the run goes on."""
+from lariax.problem import (
+    AbstractConstraint,
+    AbstractSource,
+    Problem,
+    describe_shape,
+    first_nonfinite,
+    narrowed,
+    warn,
+    warn_of_float32,
+)
 
 
 def as_point(problem: Problem, x0: PyTree) -> PyTree[Array]:
     """x0 as arrays within the set, in its own precision."""
-    x = as_arrays(problem, x0, "x0", stacklevel=5)
+    x = as_arrays(problem, x0, "x0")
     inside = problem.within.contains(x)
     if isinstance(inside, jax.core.Tracer):
         return problem.within.project(x)
     if bool(inside):
         return x
-    warnings.warn(
-        f"x0 lies outside within={type(problem.within).__name__}; the run starts from its projection.",
-        LariaxWarning,
-        stacklevel=4,
-    )
+    warn(f"x0 lies outside within={type(problem.within).__name__}; the run starts from its projection.")
     return problem.within.project(x)
 
 
-def as_arrays(problem: Problem, x: PyTree, name: str, stacklevel: int = 3) -> PyTree[Array]:
+def as_arrays(problem: Problem, x: PyTree, name: str) -> PyTree[Array]:
     """x as arrays that fit the problem, in its own precision; `name` is what the caller's caller calls it."""
     leaves = jax.tree_util.tree_leaves_with_path(x)
     if not leaves:
@@ -45,16 +45,12 @@ def as_arrays(problem: Problem, x: PyTree, name: str, stacklevel: int = 3) -> Py
                 f"{name}{jax.tree_util.keystr(path)} must be of floating point, found {jnp.result_type(leaf)}. Write "
                 f"0.0 for 0, or jax.tree.map(lambda leaf: jnp.asarray(leaf, float), {name})."
             )
-    if not jax.config.read("jax_enable_x64") and any(getattr(leaf, "dtype", None) == np.float64 for _, leaf in leaves):
-        warnings.warn(
-            f"{name} is float64, but JAX's 64-bit mode is off: the run is in float32. For float64, say "
-            f'jax.config.update("jax_enable_x64", True) first; to silence this, pass {name} as float32.',
-            LariaxWarning,
-            stacklevel=stacklevel,
-        )
     bad = first_nonfinite(x)
     if bad is not None:
         raise ValueError(f"{name}{bad[0]} holds {bad[2]} at index {bad[1]}; every entry must be finite.")
+    x, lost = narrowed(x, name)
+    if lost is not None:
+        warn_of_float32(lost)
     arrays = jax.tree.map(jnp.asarray, x)
     complaint = problem.simple.mismatch(arrays)
     if complaint is not None:

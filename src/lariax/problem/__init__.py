@@ -3,6 +3,7 @@
 from lariax.problem._constraints import SHARED, AbstractConstraint, AtLeast, AtMost, Equal
 from lariax.problem._describe import describe_shape, first_nonfinite, visible
 from lariax.problem._linear import Linear, LinearSystem
+from lariax.problem._precision import LariaxWarning, narrowed, warn, warn_of_float32
 from lariax.problem._problem import Problem
 from lariax.problem._sources import AbstractSource, Dataset, Distribution, Stratified, Stream, as_key, leading_axis
 
@@ -15,6 +16,7 @@ __all__ = [
     "Dataset",
     "Distribution",
     "Equal",
+    "LariaxWarning",
     "Linear",
     "LinearSystem",
     "Problem",
@@ -24,5 +26,8 @@ __all__ = [
     "describe_shape",
     "first_nonfinite",
     "leading_axis",
+    "narrowed",
     "visible",
+    "warn",
+    "warn_of_float32",
 ]

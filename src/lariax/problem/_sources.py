@@ -20,7 +20,8 @@ import numpy as np
 from jaxtyping import Array, Int, Key, PyTree
 
 from lariax.problem._describe import describe_shape, first_nonfinite
-from lariax.problem._shuffle import shuffled
+from lariax.problem._precision import narrowed, warn_of_float32
+from lariax.problem._shuffle import MOST_ROWS, shuffled
 
 
 class AbstractSource(eqx.Module):
@@ -86,6 +87,9 @@ class Distribution(AbstractSource):
 class Dataset(AbstractSource):
     """Rows of a pytree of arrays that share their first axis; one sample is one row of each array.
 
+    NumPy's arrays are of 64 bits unless told otherwise, JAX's only when its 64-bit mode is on. While it is off, float64
+    is taken in float32, with a warning, and integers that do not fit into 32 bits are refused.
+
     Rows are drawn with replacement. With `epochs=True` they come in reshuffled passes instead, at the same cost: the
     rows of one iteration are distinct, and every row is seen once in a pass (but for a remainder too small for an
     iteration). The order is pseudo-random, and computed row by row: it takes no memory. The rows still to come in a
@@ -148,7 +152,7 @@ class Stratified(AbstractSource):
     ('f', 'm')
     >>> gap = lx.Equal(lambda x, sample: x * (sample["income"][0] - sample["income"][1]), samples=rows)
 
-    A sample counts as many draws as it has rows.
+    A sample counts as many draws as it has rows. Arrays are taken as by `Dataset`.
     """
 
     arrays: PyTree[Array]
@@ -198,7 +202,7 @@ class _OnHost:
     """Holds what only the host reads. All are equal, so that compiled code, which never looks inside, is shared."""
 
     def __init__(self, value: Any):
-        self.value, self.reads = value, 0
+        self.value, self.reads, self.warned = value, 0, False
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _OnHost)
@@ -213,7 +217,7 @@ class Stream(AbstractSource):
     Rows are taken in the order in which they come, whatever the sizes of the batches, and go to the device a block at a
     time. They are taken to be independent draws. When the iterable ends the run ends with status `source_ended`; with
     `repeat=True` it is iterated again. It is read in a thread of its own, so that a run with `seconds=` ends in time
-    when no rows come.
+    when no rows come. Arrays are taken as by `Dataset`; a batch that does not fit ends the run with what it has.
 
     A run that is resumed from a checkpoint reads over the rows that it has had: give it the same rows from the
     beginning. An iterable with `state_dict` and `load_state_dict` (a stateful data loader) is asked for its place and
@@ -259,6 +263,12 @@ class Stream(AbstractSource):
         iterable = self._batches.value
         return iterable.state_dict() if hasattr(iterable, "load_state_dict") else None
 
+    def warn_of(self, batches: "Batches") -> None:
+        """Say it once if rows have lost digits."""
+        if batches.lost is not None and not self._batches.warned:
+            self._batches.warned = True
+            warn_of_float32(batches.lost)
+
     @property
     def used_up(self) -> bool:
         """Whether it is an iterator (a generator) that somebody has read from: its first rows are gone."""
@@ -285,6 +295,7 @@ class Batches(Iterator[PyTree]):
     def __init__(self, batches: Iterable[PyTree], repeat: bool, seen: int = 0):
         self._all, self._repeat = batches, repeat
         self.seen, self.ended = seen, False  # rows of this pass; whether there are no more
+        self.lost: str | None = None  # the first array that lost digits
         self._iterator = iter(batches)
 
     def __next__(self) -> PyTree:
@@ -296,6 +307,8 @@ class Batches(Iterator[PyTree]):
                 raise
             self._iterator, self.seen = iter(self._all), 0
             batch = next(self._iterator)
+        batch, lost = narrowed(batch, "a batch of the Stream")
+        self.lost = self.lost or lost
         self.seen += leading_axis(batch, "a batch of the Stream")
         return batch
 
@@ -325,7 +338,9 @@ def leading_axis(arrays: PyTree, owner: str) -> int:
 
 
 def _device_rows(arrays: PyTree, owner: str) -> PyTree[Array]:
-    leading_axis(arrays, owner)
+    rows = leading_axis(arrays, owner)
+    if rows > MOST_ROWS:
+        raise ValueError(f"{owner} takes up to 2^31 - 1 rows, found {rows:,}. Use lx.Stream, or a part of them.")
     bad = first_nonfinite(arrays)
     if bad is not None:
         path, index, value = bad
@@ -333,7 +348,11 @@ def _device_rows(arrays: PyTree, owner: str) -> PyTree[Array]:
             f"{owner} holds {value} in {path or 'its array'} at row {index[0]} (index {index}); every number must be "
             "finite. Drop or impute those rows first."
         )
+    arrays, lost = narrowed(arrays, owner)
     try:
-        return jax.tree.map(jnp.asarray, arrays)
+        found = jax.tree.map(jnp.asarray, arrays)
     except TypeError as error:
         raise TypeError(f"{owner} takes arrays of numbers, found {describe_shape(arrays)}: {error}") from error
+    if lost is not None:
+        warn_of_float32(lost)
+    return found
