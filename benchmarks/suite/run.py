@@ -21,6 +21,7 @@ from benchmarks._results import RESULTS, origin, progress, table, write
 from benchmarks.suite import baselines, figures
 from benchmarks.suite.limits import Solved, solve
 from benchmarks.suite.problems import HARD, SUITE, Case, by_name
+from benchmarks.suite.units import Units, in_units
 
 GOALS = {2_000: None, 10_000: (1.4, 3.0), 100_000: (1.2, 1.6)}
 """By number of draws: geometric mean over problems and measures, and the worst of them."""
@@ -162,6 +163,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--draws", default="2000,10000,100000")
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--dtype", default="float64", choices=("float64", "float32"), help="of x; samples are float64")
+    parser.add_argument("--units", type=int, help="in other units of x, rows and objective, drawn with this seed")
     parser.add_argument("--rivals", action="store_true", help="tuned rivals too: 16 settings each, the best one counts")
     parser.add_argument("--rivals-to", type=int, default=20_000, help="the most draws that rivals are run for")
     parser.add_argument("--figures", action="store_true", help="draw error over draws, into benchmarks/suite/figures")
@@ -185,8 +187,11 @@ def main() -> None:
             bar.update(task, description=name)
             case = by_name(name)
             runs = []
-            for run in solved_by_lariax(case, shown, seeds, options.batch, options.dtype):
-                runs.append(run)
+            units = None if options.units is None else Units.drawn(case, options.units)
+            for run in solved_by_lariax(
+                case if units is None else in_units(case, units), shown, seeds, options.batch, options.dtype
+            ):
+                runs.append(run if units is None else {n: end._replace(x=end.x / units.x) for n, end in run.items()})
                 bar.advance(task)
             ends = joined(runs)
             flags = {n: ends[n].status.count("infeasible_stationary") for n in draws}

@@ -158,6 +158,14 @@ def remembered(xp: Any, curvature: Curvature, k: Any, tiny: Any) -> Curvature:
     return curvature._replace(largest=xp.maximum(seen, curvature.largest * (1 - forget)))
 
 
+def steepened(xp: Any, curvature: Curvature, eigenvalue: Any) -> Curvature:
+    """With L no less than half of an eigenvalue that the steps need not have met: they are stable from a third on.
+
+    A direction that steps do not take has no part in L, and a step that is too long for it makes it grow unseen.
+    """
+    return curvature._replace(largest=xp.maximum(curvature.largest, eigenvalue / 2))
+
+
 def travelled(xp: Any, curvature: Curvature, k: Any, length: Any) -> Curvature:
     """One step dx.dx = `length` further on the path along which jumps are counted."""
     kept = 1 - 5 / (k + 20)

@@ -13,6 +13,7 @@ from lariax.formulas import (
     WINDOW,
     Answers,
     Curvature,
+    Curved,
     Filter,
     Load,
     Shape,
@@ -20,6 +21,7 @@ from lariax.formulas import (
     changed,
     diagonal,
     gain,
+    growths,
     has_lost_coupling,
     interval_at,
     is_kinked,
@@ -38,6 +40,8 @@ from lariax.formulas import (
     push,
     rate_at,
     remembered,
+    rescaled_entries,
+    steepened,
     step_for,
     storm,
     times,
@@ -47,6 +51,7 @@ from lariax.formulas import (
     violation,
 )
 from lariax.methods._base import AbstractMethod, Answer, check_positive
+from lariax.methods._metric import curvature_at, scales_at, slopes_at, units_of
 from lariax.methods._whitening import shaped
 from lariax.oracle import Batch, Look, Oracle, Parts, Vector, for_each
 
@@ -353,6 +358,9 @@ class TrackedLagrangian(AbstractMethod):
 
     def init(self, oracle: Oracle, point: Vector, batches: Batch) -> TrackedState:
         batch = batches.first
+        metric = jnp.ones_like(point) if self.adaptive_metric else scales_at(oracle, point, batches)
+        if metric is not None:
+            oracle, point = replace(oracle, scaling=metric), point / metric
         look = oracle.look_at_parts(point, batch, 2)
         rows = oracle.rows_of(look)
         nothing = jnp.zeros(oracle.rows, oracle.dtype)
@@ -393,7 +401,7 @@ class TrackedLagrangian(AbstractMethod):
             force=_square(mean_slope),
             shape=shape,
             coupled=zero + 1,
-            metric=jnp.ones_like(point) if self.adaptive_metric else None,
+            metric=metric,
             backed_off=zero,
             jumps=zero,
         )
@@ -414,7 +422,7 @@ class TrackedLagrangian(AbstractMethod):
 
     def refresh(self, oracle: Oracle, state: TrackedState, batches: Batch, key: Key[Array, ""]) -> TrackedState:
         """The shape of the penalty, the size of the objective's gradient and the metric, anew."""
-        s = state if state.metric is None else self._remeasured(oracle, state, state.metric, batches)
+        s = self._remeasured(oracle, state, batches)
         oracle = _in_metric(oracle, s)
         slope = jnp.mean(
             for_each(lambda batch: oracle.objective_gradient(s.x, batch), batches),
@@ -435,31 +443,30 @@ class TrackedLagrangian(AbstractMethod):
         shape = shaped(oracle, s.x, batches, load, s.shape, key)
         return s._replace(shape=shape, coupled=jnp.ones_like(s.coupled), force=force)
 
-    @staticmethod
-    def _remeasured(oracle: Oracle, s: TrackedState, before: Vector, batches: Batch) -> TrackedState:
-        """Adam's scaling: a step is divided by the root mean square of each entry of the sampled gradient.
-
-        In coordinates z = x / metric with metric^2 = 1 / rms that is an ordinary step, so all that belongs to the old
-        coordinates is carried over to the new ones.
+    def _remeasured(self, oracle: Oracle, s: TrackedState, batches: Batch) -> TrackedState:
+        """In units that fit the curvature as it is now; with `adaptive_metric`, in Adam's: a step is divided by the
+        root mean square of each entry of the sampled gradient: an ordinary one in z = x / metric, metric^2 = 1 / rms.
         """
-
-        def squares(batch: Batch) -> Vector:
-            seen = oracle.gradient_of(oracle.look_at_parts(before * s.x, batch, 2), s.weights)
-            return (seen.means[0] ** 2 + seen.means[1] ** 2) / 2
-
-        rms = jnp.sqrt(jnp.mean(for_each(squares, batches), axis=0))
-        wanted = metric_for(jnp, rms, jnp.mean(rms), _tiny(oracle))
-        metric = jnp.sqrt(before * wanted)  # halfway, so that one noisy look does not decide
-        change = metric / before
-        size = jnp.mean(change**2)
+        if s.metric is None:
+            return s
+        scaled, labels = _in_metric(oracle, s), units_of(oracle)
+        if self.adaptive_metric or labels is None:
+            seen = Curved.flat(slopes_at(scaled, s.x, batches, s.weights))
+            rms = jnp.sqrt(seen.slopes) / s.metric
+            wanted = metric_for(jnp, rms, jnp.mean(rms), _tiny(oracle))
+            change = jnp.sqrt(wanted / s.metric)  # halfway, so that one noisy look does not decide
+        else:
+            seen = curvature_at(scaled, s.x, batches, s.weights, labels)
+            change = rescaled_entries(jnp, seen.rows)
+        size, growth = growths(jnp, change, seen)
         return s._replace(
             x=s.x / change,
             gradient=s.gradient * change,
             of_gradient=Filter(*(value * size for value in s.of_gradient)),
-            curvature=s.curvature.in_metric(size),
+            curvature=steepened(jnp, s.curvature.in_metric(growth), growth * seen.largest),
             force=s.force * size,
             shape=s.shape._replace(jacobian=s.shape.jacobian * change),
-            metric=metric,
+            metric=s.metric * change,
         )
 
     # --- what it knows

@@ -5,6 +5,7 @@ from abc import abstractmethod
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from lariax.prox._numerics import norm
@@ -48,6 +49,10 @@ class AbstractProximable(eqx.Module):
         descent = jax.tree.map(jnp.negative, gradient)
         nearest = self.nearest_subgradient(x, descent, tolerance)
         return norm(jax.tree.map(jnp.subtract, descent, nearest))
+
+    def tied(self, x: PyTree) -> PyTree[np.ndarray]:
+        """Which entries of x the term ties together, so that they have one unit: a label >= 0; -1 for the others."""
+        return jax.tree.map(lambda leaf: np.full(np.shape(leaf), -1 if self.separable else 0), x)
 
     def mismatch(self, x: PyTree) -> str | None:
         """None when this term fits an x of this structure, else a sentence that says what does not fit.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from lariax.prox._base import AbstractProximable
@@ -39,6 +40,9 @@ class Indicator(AbstractProximable):
 
     def nearest_subgradient(self, x: PyTree, direction: PyTree, tolerance: ArrayLike | None = None) -> PyTree:
         return self.set.nearest_subgradient(x, direction, tolerance)
+
+    def tied(self, x: PyTree) -> PyTree[np.ndarray]:
+        return self.set.tied(x)
 
     def _mismatch(self, x: PyTree) -> str | None:
         return self.set.mismatch(x)

@@ -1,9 +1,11 @@
 """A set for each part of x."""
 
+import itertools
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, PyTree
 
 from lariax.sets._base import AbstractSet
@@ -49,6 +51,15 @@ class Product(AbstractSet):
 
     def nearest_subgradient(self, x: PyTree, direction: PyTree, tolerance: ArrayLike | None = None) -> PyTree:
         return self._map(lambda part, piece, target: part.nearest_subgradient(piece, target, tolerance), x, direction)
+
+    def tied(self, x: PyTree) -> PyTree[np.ndarray]:
+        numbers = itertools.count()
+
+        def labels(part: AbstractSet, piece: PyTree) -> PyTree[np.ndarray]:
+            first = next(numbers)
+            return jax.tree.map(lambda own: np.where(own < 0, own, first), part.tied(piece))
+
+        return self._map(labels, x)
 
     def _mismatch(self, x: PyTree) -> str | None:
         try:

@@ -91,6 +91,12 @@ class Space:
             return [torch.zeros(self.size, dtype=self.dtype)]
         return [torch.zeros_like(p, dtype=self.dtype) for p in self.params]
 
+    def split(self, flat: Tensor) -> Vector:
+        """A vector from one flat tensor."""
+        like = self.zeros()
+        parts = flat.split([part.numel() for part in like])
+        return [part.reshape(shape.shape).to(shape) for part, shape in zip(parts, like, strict=True)]
+
     def views(self, vector: Vector) -> list[Tensor]:
         """One tensor a parameter."""
         if not self.flat:

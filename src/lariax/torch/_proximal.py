@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lariax.formulas import units
 from lariax.prox import L1, AbstractProximable, ElasticNet, Indicator, Zero
 from lariax.prox._numerics import spread
 from lariax.sets import Everything, L2Ball
@@ -43,8 +44,24 @@ def proximal_of(group: dict[str, Any]) -> Proximal | None:
 
 
 def is_separable(group: dict[str, Any]) -> bool:
-    term = group.get("regularizer") if group.get("within") is None else group["within"]
+    term = _term(group)
     return term is None or bool(term.separable)
+
+
+def units_of(groups: list[dict[str, Any]]) -> np.ndarray | None:
+    """Labels for all entries of the parameters: those with the same label have a common unit. None: all have."""
+    shapes, tied, count = [], [], 0
+    for group in groups:
+        like = _like(group["params"])
+        own = (_term(group) or Zero()).tied(like)
+        tied += [np.where(labels < 0, labels, labels + count) for labels in own]
+        shapes += [part.shape for part in like]
+        count += 1 + max(int(labels.max(initial=-1)) for labels in own)
+    return units(shapes, tied)
+
+
+def _term(group: dict[str, Any]) -> AbstractProximable | None:
+    return group.get("regularizer") if group.get("within") is None else group["within"]
 
 
 @singledispatch

@@ -10,7 +10,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lariax.formulas import PROBES, Load, Shape, averaged, diagonal_shape, is_whitened, sizes, whitened
+from lariax.formulas import (
+    PROBES,
+    ROUNDS,
+    Curved,
+    Load,
+    Shape,
+    averaged,
+    balanced,
+    diagonal_shape,
+    first_scales,
+    is_whitened,
+    natural_length,
+    probes,
+    rounded,
+    sizes,
+    whitened,
+)
 from lariax.torch._constraints import Seen
 from lariax.torch._passes import Closure, Passes, Piece, Vector, dense, minus, rows_of
 from lariax.torch._tuned import sum_of_squares
@@ -105,16 +121,75 @@ class Survey:
             with self.passes.undisturbed(), self.passes.at(x):
                 return self.passes.backward(self.closure, cut, [objective_alone], None)[0][0].mean
 
+        metric = self.space.split(torch.ones_like(self.origin) if self.metric is None else self.metric)
         slope = slope_at([p.data for p in self.space.params])
-        size, steep = (float(torch.sqrt(sum_of_squares(v))) for v in (point, slope))
-        along = [g / (steep + info.tiny) for g in slope]
+        size = float(torch.sqrt(sum_of_squares([x / m for x, m in zip(point, metric, strict=True)])))
+        steep = float(torch.sqrt(sum_of_squares([g * m for g, m in zip(slope, metric, strict=True)])))
+        along = [g * m**2 / (steep + info.tiny) for g, m in zip(slope, metric, strict=True)]
         if steep == 0:
-            along = [torch.full_like(g, self.space.size**-0.5) for g in slope]
+            along = [m * self.space.size**-0.5 for m in metric]
         reach = 100 * info.eps**0.5 * (1 + size)
-        probe = self.space.views([x - reach * g for x, g in zip(point, along, strict=True)])
+        probe = self.space.views([x - reach * v for x, v in zip(point, along, strict=True)])
         beyond = slope_at([v.to(p) for v, p in zip(probe, self.space.params, strict=True)])
-        bend = float(torch.sqrt(sum_of_squares(minus(beyond, slope)))) / (reach + info.tiny)
+        change = [d * m for d, m in zip(minus(beyond, slope), metric, strict=True)]
+        bend = float(torch.sqrt(sum_of_squares(change))) / (reach + info.tiny)
         return max(bend, 1e-3 * steep / (1 + size))
+
+    # --- the units of the parameters
+
+    def scales(self, labels: np.ndarray) -> np.ndarray:
+        """Scales for the start: those that make the rows of the curvature equally long."""
+        nothing, point = np.zeros(self.constraints.rows), self._point().double().cpu().numpy()
+        scales = first_scales(np, self.curvature(nothing, labels, np.ones(len(labels))).slopes)
+        for _ in range(ROUNDS):
+            seen = self.curvature(nothing, labels, scales)
+            scales = balanced(np, scales, seen.rows, seen.slopes)
+        seen = self.curvature(nothing, labels, scales)
+        return rounded(np, scales, natural_length(np, scales, seen.rows, seen.slopes, point / scales))
+
+    def curvature(self, weights: np.ndarray, labels: np.ndarray, scales: np.ndarray) -> Curved:
+        """From products with the Hessian of the Lagrangian, on the mean over all batches, in the given scales."""
+        scaling = torch.as_tensor(scales).to(self.origin)
+        w = torch.as_tensor(weights).to(self.origin)
+        directions = torch.as_tensor(probes(len(labels))).to(self.origin)
+        found = []
+        for _ in range(2):
+            looks = [self._products(batch, w, directions, scaling) for batch in self.batches]
+            gradients, products = (torch.stack(each) for each in zip(*looks, strict=True))
+            found.append(products.mean(dim=0))
+            directions = torch.linalg.qr(found[-1].T)[0].T
+        squares = torch.mean(gradients**2, dim=0)
+        spread = torch.clamp(squares - torch.mean(gradients, dim=0) ** 2, min=0)
+        each = [values.double().cpu().numpy() for values in (torch.sum(found[0] ** 2, dim=0), squares, spread)]
+        counts = np.bincount(labels)
+        rows, slopes, noise = ((np.bincount(labels, values) / counts)[labels] for values in each)
+        return Curved(rows, slopes, noise, float(torch.linalg.matrix_norm(found[1], ord=2)))
+
+    def _products(self, batch: Any, weights: Tensor, directions: Tensor, scaling: Tensor) -> tuple[Tensor, Tensor]:
+        """The Lagrangian's gradient, and products with its Hessian, by differentiating twice."""
+        cut = self.passes.cut(batch, 1)
+        cotangent = self.constraints.of_values(weights, cut.total)
+        gradient, products = self.origin, torch.zeros_like(directions)
+        with self.passes.undisturbed(), torch.enable_grad():
+            for piece in cut.pieces:
+                seen = self.passes.call(self.closure, piece)
+                own = [torch.zeros_like(residual) for residual, _ in seen.indexed]
+                outputs, cotangents = self.constraints.cotangents(seen, cotangent, own, cut.total)
+                total = torch.stack([torch.sum(a * b) for a, b in zip(outputs, cotangents, strict=True)]).sum()
+                slope = self._whole(torch.autograd.grad(total, self.space.params, create_graph=True, allow_unused=True))
+                gradient = gradient + slope.detach() * scaling
+                if slope.requires_grad:
+                    for i, direction in enumerate(directions):
+                        along = torch.sum(slope * (direction * scaling))
+                        bend = torch.autograd.grad(along, self.space.params, retain_graph=True, allow_unused=True)
+                        products[i] += self._whole(bend) * scaling
+        gradient, products = self.passes.total([gradient, products])
+        return gradient, products
+
+    def _whole(self, gradients: Any) -> Tensor:
+        pairs = zip(gradients, self.space.params, strict=True)
+        parts = [torch.zeros_like(p).reshape(-1) if g is None else dense(g).reshape(-1) for g, p in pairs]
+        return torch.cat([part.to(self.origin.dtype) for part in parts])
 
     # --- constraints with a multiplier for each example
 
@@ -230,8 +305,7 @@ class Survey:
 
     def _forward(self, batch: Any, direction: Tensor) -> np.ndarray:
         """J v, by a central difference."""
-        point = self.space.point()
-        x = torch.cat([part.reshape(-1) for part in point])
+        x = self._point()
         step = direction if self.metric is None else direction * self.metric
         length = float(torch.linalg.vector_norm(step))
         reach = torch.finfo(x.dtype).eps ** (1 / 3) * (1 + float(torch.linalg.vector_norm(x))) / max(length, 1e-30)
@@ -263,6 +337,9 @@ class Survey:
     def _cheap(self, batch: Any, columns: int) -> bool:
         entries = self._rows(batch) * max(columns, 1) * self.space.size
         return not self.passes.single_use and entries <= ROW_ENTRIES
+
+    def _point(self) -> Tensor:
+        return torch.cat([part.reshape(-1) for part in self.space.point()])
 
     def _flat(self, gradients: Any) -> Tensor:
         """One tensor a parameter, with a leading axis or without, as one flat tensor or as many as the axis is long."""

@@ -18,6 +18,7 @@ from lariax.formulas import (
     WINDOW,
     Answers,
     Curvature,
+    Curved,
     Filter,
     Load,
     Shape,
@@ -38,6 +39,7 @@ from lariax.formulas import (
     push,
     rate_at,
     remembered,
+    rescaled_entries,
     travelled,
     updated,
     variance_of_mean,
@@ -58,6 +60,7 @@ from lariax.torch._passes import (
     on_devices,
     plain,
 )
+from lariax.torch._proximal import units_of
 from lariax.torch._survey import Survey
 from lariax.torch._tuned import (
     Arriving,
@@ -133,6 +136,7 @@ class TrackedLagrangian(AbstractConstrained):
         self.weigh = self.rules.values  # of which this is compiled where they are on a GPU
         self.shape_there: tuple[Shape | None, Any] = (None, None)
         self.one_backward = one_backward
+        self.units = units_of(self.param_groups)
         self.estimate: Vector = []
         self.metric: Vector | None = None  # squares of it multiply steps
         self.known: Tuned | None = None
@@ -541,8 +545,10 @@ class TrackedLagrangian(AbstractConstrained):
         passes = self.passes
         rows = passes.rows(closure, cut.pieces).double().cpu().numpy()
         self._lay_out()
-        if self.adaptive_metric:
-            self.metric = [torch.ones_like(part) for part in self.space.zeros()]
+        self.metric = self.space.split(torch.ones(self.space.size)) if self.adaptive_metric else None
+        if self.units is not None and not self.adaptive_metric and not passes.single_use:
+            with suppress(RuntimeError):  # an operation can be differentiated only once
+                self.metric = self.space.split(torch.as_tensor(self._survey(closure).scales(self.units)))
         self.indexed_size = self._indexed_size(closure)
         largest = np.float64(self._survey(closure).bend())
 
@@ -621,8 +627,21 @@ class TrackedLagrangian(AbstractConstrained):
         return s._replace(shape=survey.shape(load, s.shape, self.calls), force=force)
 
     def _remeasured(self, closure: Closure, s: Tuned, before: Vector) -> Tuned:
-        """Adam's scaling, as in the core: an ordinary step in coordinates x / metric with metric^2 = 1 / rms. What is
-        kept in those coordinates is carried over; the estimate is kept in those of x."""
+        """As in the core: in units that fit the curvature as it is now, or in Adam's. What is kept in those coordinates
+        is carried over; the estimate is kept in those of x."""
+        scales = torch.cat([part.reshape(-1) for part in before]).double().cpu().numpy()
+        if self.adaptive_metric or self.units is None:
+            seen = Curved.flat(self._slopes(closure, s) * scales**2)
+            rms = np.sqrt(seen.slopes) / scales
+            change = np.sqrt(metric_for(np, rms, np.mean(rms), self.rules.tiny) / scales)  # halfway: looks are noisy
+        else:
+            seen = self._survey(closure).curvature(s.weights, self.units, scales)
+            change = rescaled_entries(np, seen.rows)
+        self.metric = self.space.split(torch.as_tensor(scales * change))
+        return s.in_metric(change, seen)
+
+    def _slopes(self, closure: Closure, s: Tuned) -> np.ndarray:
+        """Mean squares of the gradients of half batches."""
         squares, count = self.space.zeros(), 0
         with self.passes.undisturbed():
             for cut in map(self.passes.cut, self.recent):
@@ -630,14 +649,7 @@ class TrackedLagrangian(AbstractConstrained):
                 for group in self.passes.backward(closure, cut, [self._alike(weights, 1)], None)[0][0].each:
                     torch._foreach_addcmul_(squares, group, group)
                     count += 1
-        rms = [torch.sqrt(total / count) for total in squares]
-        middle = sum(float(part.sum()) for part in rms) / self.space.size
-        wanted = [metric_for(torch, part, middle, self.rules.tiny) for part in rms]
-        self.metric = [
-            torch.sqrt(old * new) for old, new in zip(before, wanted, strict=True)
-        ]  # halfway: looks are noisy
-        change = torch.cat([(new / old).reshape(-1) for new, old in zip(self.metric, before, strict=True)])
-        return s.in_metric(change.double().cpu().numpy(), float(torch.mean(change**2)))
+        return torch.cat([total.reshape(-1) for total in squares]).double().cpu().numpy() / count
 
     def _survey(self, closure: Closure) -> Survey:
         metric = None if self.metric is None else torch.cat([part.reshape(-1) for part in self.metric])
@@ -679,6 +691,7 @@ class TrackedLagrangian(AbstractConstrained):
         return {
             "estimate": [part.clone() for part in self.estimate],
             "metric": self.metric,
+            "adaptive_metric": self.adaptive_metric,
             "tuned": s and s.leaves(),
             "recent": [plain(batch) for batch in self.recent],
             "devices": [devices_of(batch) for batch in self.recent],
@@ -689,7 +702,7 @@ class TrackedLagrangian(AbstractConstrained):
 
     def _check_state(self, saved: dict[str, Any]) -> None:
         super()._check_state(saved)
-        if saved["tuned"] and (saved["metric"] is None) == self.adaptive_metric:
+        if saved["tuned"] and saved["adaptive_metric"] != self.adaptive_metric:
             raise ValueError("the state was saved with another adaptive_metric: make the optimizer with the same.")
 
     def _import(self, saved: dict[str, Any]) -> None:

@@ -10,11 +10,13 @@ from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten
 
 from lariax.formulas import (
     Curvature,
+    Curved,
     Filter,
     Shape,
     believable,
     changed,
     gain,
+    growths,
     lagged,
     least_weights,
     leave_one_out,
@@ -22,6 +24,7 @@ from lariax.formulas import (
     penalty_for,
     push,
     repelled,
+    steepened,
     step_for,
     storm,
     times,
@@ -52,11 +55,12 @@ class Tuned(NamedTuple):
         """After a step that was taken back: the next one is shorter."""
         return self._replace(scale=max(self.scale / 4, 1e-8), backed_off=self.backed_off + 1)
 
-    def in_metric(self, change: np.ndarray, size: float) -> "Tuned":
-        """In coordinates that gradients are `change` times as long in, entry by entry; `size`: its mean square."""
+    def in_metric(self, change: np.ndarray, seen: Curved) -> "Tuned":
+        """In coordinates that gradients are `change` times as long in, entry by entry, with what was seen before."""
+        size, growth = growths(np, change, seen)
         return self._replace(
             of_gradient=Filter(*(value * size for value in self.of_gradient)),
-            curvature=self.curvature.in_metric(size),
+            curvature=steepened(np, self.curvature.in_metric(growth), growth * seen.largest),
             force=self.force * size,
             shape=self.shape._replace(jacobian=self.shape.jacobian * change),
         )

@@ -1,0 +1,120 @@
+"""Units of the variables: scales in which the curvature is about the same in all of them.
+
+The answer must not depend on the units that x is written in. So the method moves in z = x / s, and s changes as x does
+when units change: every formula here sees curvature and gradient in z alone. Scales are powers of 2: measured with some
+noise, they come out the same again, and no digit is lost.
+
+`xp` is the array library that the arguments belong to, in NumPy's terms.
+"""
+
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+MANY = 4096
+"""With more variables than this, all have one unit."""
+
+DIRECTIONS = 16
+"""In which the curvature is looked at: all of them, for as few variables."""
+
+QUANTUM = 2.0
+"""Scales are powers of this, beside a common one: entries that are within a factor of 1.4 of the mean are alike."""
+
+ROUNDS = 4
+"""Rounds of balancing at the start, each from what the one before it left: errors of 1e6 are gone after three."""
+
+OFF = 3.0
+"""Later on, a scale is changed only if it is off by more than this: every change disturbs what is averaged."""
+
+
+class Curved(NamedTuple):
+    """What some batches show at a point of the curvature of the Lagrangian, entry by entry, in z."""
+
+    rows: Any  # squares of the norms of the rows of the Hessian
+    slopes: Any  # mean squares of a batch's gradient
+    noise: Any  # and their variances
+    largest: Any  # about the largest eigenvalue of the Hessian, and not above it
+
+    @classmethod
+    def flat(cls, slopes: Any) -> "Curved":
+        """Of slopes alone."""
+        return cls(0 * slopes, slopes, 0 * slopes, 0 * slopes[0])
+
+
+def units(shapes: list[tuple[int, ...]], tied: list[np.ndarray]) -> np.ndarray | None:
+    """Labels for all entries of x: those with the same label have a common unit. None: all have.
+
+    Variables have units of their own if x consists of numbers and vectors, but for those that a set ties together: they
+    have a label >= 0 in `tied`. The entries of matrices are taken to be weights of a model, which have one.
+    """
+    if sum(map(prod, shapes)) > MANY or any(prod(shape) > max(shape, default=1) for shape in shapes):
+        return None
+    given = np.concatenate([labels.ravel() for labels in tied])
+    own = given.max(initial=-1) + 1 + np.arange(given.size)
+    _, labels = np.unique(np.where(given < 0, own, given), return_inverse=True)
+    return labels if labels.max(initial=0) > 0 else None
+
+
+def probes(size: int) -> np.ndarray:
+    """Directions whose products with a matrix show the norms of its rows: all axes, or random signs."""
+    if size <= DIRECTIONS:
+        return np.eye(size)
+    return np.random.default_rng(0).choice([-1.0, 1.0], (DIRECTIONS, size)) / DIRECTIONS**0.5
+
+
+def first_scales(xp: Any, slopes: Any) -> Any:
+    """1 / rms of the gradient, entry by entry; for entries that no sample has moved, the smallest of the others."""
+    return _where_seen(xp, slopes > 0, 1 / xp.sqrt(slopes + xp.finfo(slopes.dtype).tiny))
+
+
+def balanced(xp: Any, scales: Any, rows: Any, slopes: Any) -> Any:
+    """One round of balancing the rows of the curvature, whose squared norms are `rows`; `slopes` is the mean square of
+    the gradient. An entry without curvature gets a gradient as large as the largest."""
+    tiny = xp.finfo(rows.dtype).tiny
+    curved = xp.max(rows) > 0
+    curvature = xp.sqrt(rows / (xp.max(rows) + tiny)) * curved + slopes / (xp.max(slopes) + tiny)
+    return _where_seen(xp, curvature > 0, scales / xp.sqrt(curvature + tiny))
+
+
+def natural_length(xp: Any, scales: Any, rows: Any, slopes: Any, z: Any) -> Any:
+    """How far the run may have to go in z: the length of a Newton step, or that of z; else scales have mean 1."""
+    curvature = xp.sqrt(xp.max(rows))
+    newton = xp.where(curvature > 0, xp.sqrt(xp.sum(slopes)) / (curvature + xp.finfo(rows.dtype).tiny), 0.0)
+    length = xp.maximum(newton, xp.sqrt(xp.sum(z**2)))
+    return xp.where(length > 0, length, xp.exp(-xp.mean(xp.log(scales))))
+
+
+def rounded(xp: Any, scales: Any, length: Any) -> Any:
+    """Powers of 2, for which the run has a length of about 1 before it."""
+    middle = xp.mean(xp.log(scales))
+    return _power(xp, middle + xp.log(length)) * _power(xp, xp.log(scales) - middle)
+
+
+def rescaled_entries(xp: Any, rows: Any) -> Any:
+    """By what to multiply scales at which the rows of the curvature have squared norms `rows`: mostly by 1."""
+    tiny = xp.finfo(rows.dtype).tiny
+    curved = rows > 0
+    usual = xp.sum(xp.where(curved, xp.log(rows + tiny), 0)) / xp.maximum(xp.sum(curved), 1)
+    ratio = xp.where(curved, (usual - xp.log(rows + tiny)) / 4, 0)
+    return xp.where(abs(ratio) > xp.log(OFF), _power(xp, ratio), 1.0)
+
+
+def growths(xp: Any, change: Any, seen: Curved) -> tuple[Any, Any]:
+    """What the noise of gradients, and the curvature, is multiplied by where scales are multiplied by `change`."""
+
+    def ratio(new: Any, old: Any) -> Any:
+        return xp.where(old > 0, new / xp.where(old > 0, old, 1), xp.mean(change**2))
+
+    rows = xp.sqrt(seen.rows)
+    noise = ratio(xp.sum(change**2 * seen.noise), xp.sum(seen.noise))
+    return noise, ratio(xp.max(change**2 * rows), xp.max(rows))
+
+
+def _power(xp: Any, logarithm: Any) -> Any:
+    return QUANTUM ** xp.round(logarithm / xp.log(QUANTUM))
+
+
+def _where_seen(xp: Any, seen: Any, scales: Any) -> Any:
+    least = xp.min(xp.where(seen, scales, xp.inf))
+    return xp.where(seen, scales, xp.where(xp.isfinite(least), least, 1.0))
