@@ -29,7 +29,7 @@ def judged(case: Case, status: str, x: np.ndarray, draws: int, seed: int) -> Ver
     if case.truth in ("infeasible", "unbounded"):
         return _hopeless(case.truth, status)
     if status == "infeasible_stationary":
-        if case.truth == "nonconvex" and stuck(look(case, x)):
+        if case.truth == "nonconvex" and stuck(case, look(case, x)):
             return Verdict("said not", np.nan, "no way to less violation from there")
         return Verdict("false infeasible", np.nan, "there are points that satisfy all constraints")
     if status != "budget":
@@ -107,12 +107,16 @@ def _value_noise(rows: object, x: np.ndarray) -> np.ndarray:
     return np.abs(np.asarray(rows.deviation) + np.asarray(rows.slope_deviation) @ x)  # type: ignore[attr-defined]
 
 
-def stuck(here: Look) -> bool:
-    """Whether no direction lowers the violation much: its slope, rows scaled to 1, is small beside it."""
-    size = sizes(here)
+def stuck(case: Case, here: Look) -> bool:
+    """Whether x violates constraints, and no direction within the set lowers that much: its slope, rows scaled to 1, is
+    small beside it but for what the edges of the set take."""
+    size, own = sizes(here), case.shape.rows
     rows, residuals = here.jacobian / size[:, None], here.residuals / size
-    left = np.where(here.equal, residuals, np.maximum(residuals, 0))
-    return bool(np.linalg.norm(rows.T @ left) < 0.2 * np.linalg.norm(left))
+    left = np.where(here.equal, residuals, np.maximum(residuals, 0))[:own]
+    slope = rows[:own].T @ left
+    edges = np.concatenate([rows[own:][residuals[own:] > -1e-6], -rows[own:][here.equal[own:]]])
+    rest = nnls(edges.T, -slope)[1] if len(edges) else np.linalg.norm(slope)
+    return bool(rest < 0.2 * np.linalg.norm(left) and np.linalg.norm(left) > 10 * FLOOR)
 
 
 def limit(case: Case, draws: int, seed: int) -> float:
