@@ -90,7 +90,7 @@ class Dataset(AbstractSource):
     NumPy's arrays are of 64 bits unless told otherwise, JAX's only when its 64-bit mode is on. While it is off, float64
     is taken in float32, with a warning, and integers that do not fit into 32 bits are refused.
 
-    Rows are drawn with replacement. With `epochs=True` they come in reshuffled passes instead, at the same cost: the
+    Rows are drawn with replacement. With `epochs=True` they come in reshuffled passes, at about the same cost: the
     rows of one iteration are distinct, and every row is seen once in a pass (but for a remainder too small for an
     iteration). The order is pseudo-random, and computed row by row: it takes no memory. The rows still to come in a
     pass depend on those that have gone, and an estimate that remembers rows (a tracked constraint) is biased by the
