@@ -8,7 +8,7 @@ from lariax.certificate import Certificate, certify
 from lariax.loop import STATUSES, Checkpoint, CheckpointError, History, Result, Snapshot, minimize, resume, solve
 from lariax.methods import DualPenalty, LinearizedALM, QuadraticPenalty, TangentNormal, TrackedLagrangian
 from lariax.oracle import LariaxWarning
-from lariax.problem import AtLeast, AtMost, Dataset, Distribution, Equal, Linear, Problem, Stratified, Stream
+from lariax.problem import AtLeast, AtMost, Dataset, Distribution, Equal, Linear, Problem, Proxy, Stratified, Stream
 
 if TYPE_CHECKING:
     from lariax import rates, rivals
@@ -31,6 +31,7 @@ __all__ = [
     "Linear",
     "LinearizedALM",
     "Problem",
+    "Proxy",
     "QuadraticPenalty",
     "Result",
     "Snapshot",

@@ -14,7 +14,7 @@ from lariax import report
 from lariax.certificate import Certificate
 from lariax.cli._console import BAD_FOLDER, NOT_AS_ASKED, STOPPED, Screen, WrongInput
 from lariax.cli._tasks import Task, find, method_of, split, task_of
-from lariax.loop import Checkpoint, CheckpointError, Result, resume
+from lariax.loop import FAILURES, Checkpoint, CheckpointError, Result, resume
 from lariax.loop import solve as run
 from lariax.runs import (
     Claim,
@@ -191,7 +191,7 @@ def _conclude(screen: Screen, run: SavedRun, place: Claim, asked: bool) -> None:
         raise typer.Exit(BAD_FOLDER)
     if run.status == "interrupted":
         raise typer.Exit(STOPPED)
-    if run.status in ("diverged", "infeasible_stationary") or (asked and not run.outcome["success"]):
+    if run.status in FAILURES or (asked and not run.outcome["success"]):
         raise typer.Exit(NOT_AS_ASKED)
 
 

@@ -45,6 +45,7 @@ from lariax.formulas._shape import (
 )
 from lariax.formulas._storm import dual_length, leave_one_out, repelled, storm
 from lariax.formulas._tracked import (
+    LEAST_SCALE,
     RARELY,
     SETTLED,
     WINDOW,
@@ -80,6 +81,7 @@ from lariax.formulas._tracked import (
 __all__ = [
     "DETERMINISTIC_CONSTRAINTS",
     "DRIFT",
+    "LEAST_SCALE",
     "PROBES",
     "RARELY",
     "REDUNDANT",

@@ -20,6 +20,9 @@ RARE = 0.1  # entries with less than this share of the mean rms move alike: a ra
 FORCE = 4.0  # ||J^T y|| stays below FORCE times the recent maximum of ||grad f||, a penalty step below half of that
 
 
+LEAST_SCALE = 1e-4  # of theta, as long as steps are taken: only refused ones bring it below
+
+
 class Curvature(NamedTuple):
     """How the Lagrangian's gradient answers to steps, from same-sample differences D."""
 
@@ -220,7 +223,7 @@ def allowed_drift(xp: Any, k: Any, signal: Any) -> Any:
 def rescaled(xp: Any, scale: Any, too_long: Any, rate: Any) -> Any:
     """theta after a step that was, or was not, too long."""
     change = xp.minimum(0.02, rate / 2)
-    return xp.minimum(xp.maximum(scale * xp.where(too_long, 1 - change, 1 + change), 1e-4), 1)
+    return xp.minimum(xp.maximum(scale * xp.where(too_long, 1 - change, 1 + change), LEAST_SCALE), 1)
 
 
 def metric_for(xp: Any, rms: Any, mean: Any, tiny: Any) -> Any:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, PyTree
 
 from lariax.loop._budget import Budget, Pace
@@ -16,8 +17,9 @@ from lariax.loop._ledger import Ledger
 from lariax.loop._looks import Looked, Looks, Sight
 from lariax.loop._progress import ProgressBar
 from lariax.loop._result import Continuation, Result, outcome
-from lariax.loop._run import Records, Run, advance, conclude, finite_next
+from lariax.loop._run import VERDICTS, Records, Run, advance, conclude, finite_next
 from lariax.loop._start import Start, explaining_memory
+from lariax.loop._verdict import Verdict, judged
 from lariax.problem import Linear, LinearSystem, Problem, warn
 
 
@@ -188,7 +190,7 @@ class Drive:
         sight = self.looks.look(position.iteration, self._concluded(position)[0])
         return position._replace(looked=self.looks.record, sight=sight)
 
-    def _concluded(self, position: Position) -> tuple[PyTree, dict[str, Array], Any]:
+    def _concluded(self, position: Position) -> tuple[PyTree, dict[str, Array]]:
         return conclude(self.start.oracle, self.start.method, position.run)
 
     def _shown(self) -> str | None:
@@ -196,15 +198,17 @@ class Drive:
         position = self.position
         if not self.callback or position.iteration % self._interval or self._ended() in ("diverged", "stationary"):
             return None
-        x, multipliers, _ = self._concluded(position)
+        x, multipliers = self._concluded(position)
         stop = self.callback(Snapshot(position.iteration, x, multipliers, position.ledger.newest))
         return "interrupted" if stop else None
 
     def _result(self, status: str) -> Result:
         start, position = self.start, self.position
-        x, multipliers, infeasible = self._concluded(position)
-        if status == "budget" and (infeasible or _has_no_solution(start.oracle.problem, x)):
-            status = "infeasible_stationary"
+        x, multipliers = self._concluded(position)
+        found: tuple[str, ...] = ()
+        if status == "budget":
+            status, found, draws = self._judged(x)
+            position = position._replace(looked=replace(position.looked, draws=position.looked.draws + draws))
         sight = position.sight
         if self.looks:
             if sight is None and position.run.finite:
@@ -230,9 +234,19 @@ class Drive:
                 position.run, start.oracle, start.method, start.settings, start.feeder, position.looked
             ),
             certified=sight.certificate if sight else None,
-            remarks=self._remarks(status),
+            remarks=(*found, *self._remarks(status)),
             error=self.failure,
         )
+
+    def _judged(self, x: PyTree[Array]) -> Verdict:
+        """What it means that the budget is spent here."""
+        start, run, ledger = self.start, self.position.run, self.position.ledger
+        if _has_no_solution(start.oracle.problem, x):
+            return Verdict("infeasible_stationary")
+        history = ledger.history()
+        violations = np.asarray(history["feasibility"]) if "feasibility" in history else np.zeros(0)
+        key = jax.random.fold_in(run.key, VERDICTS)
+        return judged(start.oracle, start.method, run.state, x, violations, key)
 
     def _diagnosis(self) -> list[str]:
         """Whether it was not the iterates but a sample."""

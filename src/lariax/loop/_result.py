@@ -24,12 +24,19 @@ STATUSES = {
     "budget": "The budget is spent. Continue with lx.solve(problem, result, iterations=...) if you want more accuracy.",
     "interrupted": "The run was stopped from outside. Continue it with lx.solve(problem, result, iterations=...).",
     "source_ended": "The Stream gives no more rows. Give it more, or repeat=True, and start again from result.x.",
-    "infeasible_stationary": "The constraints cannot all hold: x is where their violation cannot be lowered further. "
-    "Relax a bound, drop a constraint, or start elsewhere.",
+    "infeasible_stationary": "The constraints cannot all hold near x: no step lowers their violation, and no point "
+    "that was tried around x has a lower one. Relax a bound, drop a constraint, or start elsewhere.",
+    "unbounded": "The objective falls without end in the direction of x, as far as it was followed. Bound x by "
+    "within=, or add the constraint that is missing.",
+    "stalled": "The run no longer gets on, and more iterations will not help. Start from another point, take a larger "
+    "batch_size, or scale the functions to order one.",
     "diverged": "The iterates left the range of floating point; x is the last sound point. Lower the step size or the "
     "penalty, scale the constraints to order one, or bound x by within=.",
 }
 """How a run can end, and what to do next."""
+
+FAILURES = ("infeasible_stationary", "unbounded", "stalled", "diverged")
+"""The ends after which more of the same will not help."""
 
 _ORDER = tuple(STATUSES)
 _CERTIFICATE = NEVER - 2  # folded into the seed: a stream of random numbers that no source uses

@@ -25,7 +25,11 @@ BLOCK_BYTES = 4 * 2**20
 FEW = 8  # parts of an array that the compiler makes by one command
 NEVER = jnp.iinfo(jnp.int32).max
 
-_PICKS, _REFRESHES = NEVER, NEVER - 1  # folded into the seed: streams of random numbers that no source uses
+_PICKS, _REFRESHES, VERDICTS = (
+    NEVER,
+    NEVER - 1,
+    NEVER - 3,
+)  # folded into the seed: streams of random numbers that no source uses
 
 
 Packed = tuple[list[Array], State]
@@ -280,21 +284,19 @@ def advance(
     return jax.lax.while_loop(lambda carry: (carry[0].iteration < stop) & carry[0].finite, one_block, (run, empty))
 
 
-def conclude(oracle: Oracle, method: AbstractMethod, run: Run) -> tuple[PyTree, dict[str, Array], Bool[Array, ""]]:
-    """The user's x and multipliers, of the last iteration or of the picked one, and whether the method found the
-    constraints to be infeasible there."""
-    x, multipliers, infeasible = _conclude(oracle, method, run)
-    return x, {block.name: multipliers[block.name] for block in oracle.blocks}, infeasible  # jit has sorted the names
+def conclude(oracle: Oracle, method: AbstractMethod, run: Run) -> tuple[PyTree, dict[str, Array]]:
+    """The user's x and multipliers, of the last iteration or of the picked one."""
+    x, multipliers = _conclude(oracle, method, run)
+    return x, {block.name: multipliers[block.name] for block in oracle.blocks}  # jit has sorted the names
 
 
 @eqx.filter_jit
-def _conclude(oracle: Oracle, method: AbstractMethod, run: Run) -> tuple[PyTree, dict[str, Array], Bool[Array, ""]]:
+def _conclude(oracle: Oracle, method: AbstractMethod, run: Run) -> tuple[PyTree, dict[str, Array]]:
     if run.picked is None:
         answer = method.answer(oracle, run.state, run.iteration.astype(oracle.dtype))
     else:
         answer = run.picked
-    infeasible = run.finite & method.infeasible(oracle, run.state)
-    return oracle.x_of(answer.point), oracle.named_multipliers(answer.multipliers), infeasible
+    return oracle.x_of(answer.point), oracle.named_multipliers(answer.multipliers)
 
 
 def _is_number(leaf: Array) -> bool:

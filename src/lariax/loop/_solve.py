@@ -142,7 +142,7 @@ def _solve_traced(start: Start, budget: Budget, record_every: int | None, watche
     )
     rows = jax.tree.map(lambda column: column[: last // every], records.rows)
     rows["draws"] = (rows["iteration"] + beat.start) * per_iteration
-    x, multipliers, _ = conclude(oracle, start.method, run)
+    x, multipliers = conclude(oracle, start.method, run)
     return Result(
         x=x,
         multipliers=multipliers,

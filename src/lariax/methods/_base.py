@@ -71,8 +71,16 @@ class AbstractMethod(eqx.Module):
         """The point, its constraint values and its multipliers after iteration k."""
 
     @abc.abstractmethod
-    def infeasible(self, oracle: Oracle, state: State) -> Bool[Array, ""]:
-        """Whether the violation has stalled where J^T c vanishes, as far as the method can tell."""
+    def is_violated(self, oracle: Oracle, state: State) -> Bool[Array, ""]:
+        """Whether constraints are violated by more than the method's own errors explain."""
+
+    def is_stuck(self, state: State) -> Bool[Array, ""]:
+        """Whether the last steps were all refused."""
+        return jnp.asarray(False)
+
+    def scales(self, state: State) -> Vector | None:
+        """The units in which the method moves, entry by entry of x; None: those of x."""
+        return None
 
     def counted(self, state: State) -> Int[Array, ""]:
         """Evaluations until now that only the run can count, in loops of a length that depends on what they find."""
@@ -98,8 +106,8 @@ class AbstractScheduledMethod(AbstractMethod):
     def refresh(self, oracle: Oracle, state: State, batches: Batch, key: Key[Array, ""]) -> State:
         return state
 
-    def infeasible(self, oracle: Oracle, state: State) -> Bool[Array, ""]:
-        return jnp.asarray(False)
+    def is_violated(self, oracle: Oracle, state: State) -> Bool[Array, ""]:
+        return jnp.asarray(False)  # a penalty leaves a violation behind, and says nothing of it
 
 
 def check_positive(name: str, value: Any, or_zero: bool = False) -> None:

@@ -59,9 +59,9 @@ def slopes_at(oracle: Oracle, z: Vector, batches: Batch, weights: Float[Array, "
     return jnp.mean(for_each(squares, batches), axis=0)
 
 
-def scales_at(oracle: Oracle, point: Vector, batches: Batch) -> Vector | None:
-    """Scales for the start: those that make the rows of the curvature equally long. None: all variables have one unit,
-    or a function of the user can be differentiated only once (`jax.custom_vjp`)."""
+def scales_at(oracle: Oracle, point: Vector, batches: Batch) -> tuple[Vector, Float[Array, ""]] | None:
+    """Scales for the start, those that make the rows of the curvature equally long, and the curvature there. None: all
+    variables have one unit, or a function of the user can be differentiated only once (`jax.custom_vjp`)."""
     labels = units_of(oracle)
     if labels is None:
         return None
@@ -73,20 +73,29 @@ def scales_at(oracle: Oracle, point: Vector, batches: Batch) -> Vector | None:
         return None
 
 
-def _balanced_scales(oracle: Oracle, point: Vector, batches: Batch, labels: Int[np.ndarray, " d"]) -> Vector:
+def _balanced_scales(
+    oracle: Oracle, point: Vector, batches: Batch, labels: Int[np.ndarray, " d"]
+) -> tuple[Vector, Float[Array, ""]]:
     weights = jnp.zeros(oracle.rows, oracle.dtype)
 
-    def look(scales: Vector) -> Curved:
-        return curvature_at(replace(oracle, scaling=scales), point / scales, batches, weights, labels)
+    def turn(i: Array, carry: tuple[Vector, Array]) -> tuple[Vector, Array]:
+        """First from gradients, then balanced, then rounded; and a last look. (One program serves for all of it.)"""
+        scales, _ = carry
+        seen = curvature_at(replace(oracle, scaling=scales), point / scales, batches, weights, labels)
+        length = natural_length(jnp, scales, seen.rows, seen.slopes, point / scales)
+        new = jnp.select(
+            [i == 0, i <= ROUNDS, i == ROUNDS + 1],
+            [
+                first_scales(jnp, seen.slopes),
+                balanced(jnp, scales, seen.rows, seen.slopes),
+                rounded(jnp, scales, length),
+            ],
+            scales,
+        )
+        return new, seen.largest
 
-    def turn(_: int, scales: Vector) -> Vector:
-        seen = look(scales)
-        return balanced(jnp, scales, seen.rows, seen.slopes)
-
-    with occasionally(2 + ROUNDS):
-        scales = jax.lax.fori_loop(0, ROUNDS, turn, first_scales(jnp, look(jnp.ones_like(point)).slopes))
-        seen = look(scales)
-    return rounded(jnp, scales, natural_length(jnp, scales, seen.rows, seen.slopes, point / scales))
+    with occasionally(ROUNDS + 3):
+        return jax.lax.fori_loop(0, ROUNDS + 3, turn, (jnp.ones_like(point), jnp.zeros((), point.dtype)))
 
 
 def _by_unit(values: Vector, labels: Int[np.ndarray, " d"]) -> Vector:

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from lariax.formulas import (
-    REDUNDANT,
     Filter,
     allowed_drift,
     believable,
@@ -235,14 +234,12 @@ class TangentNormal(AbstractMethod):
     def counted(self, state: TangentState) -> Int[Array, ""]:
         return state.trials
 
-    def infeasible(self, oracle: Oracle, state: TangentState) -> Bool[Array, ""]:
-        """A violation that, in units of how long the rows of J have been, cannot be lowered within the bounds."""
-        residuals, pull = oracle.exact_residuals(state.x)
+    def is_violated(self, oracle: Oracle, state: TangentState) -> Bool[Array, ""]:
+        """By more than rounding, in units of how long the rows of J have been."""
+        residuals, _ = oracle.exact_residuals(state.x)
         usual = jnp.where(state.usual > 0, state.usual, 1)
         violation = jnp.where(oracle.inequality, jnp.maximum(residuals, 0), residuals) / usual
-        slope = oracle.descent_within(state.x, pull(violation / usual))
-        far = jnp.linalg.norm(violation) > jnp.sqrt(_epsilon(oracle)) * (1 + jnp.linalg.norm(state.x))
-        return far & (slope**2 < REDUNDANT * _square(violation))
+        return jnp.linalg.norm(violation) > jnp.sqrt(_epsilon(oracle)) * (1 + jnp.linalg.norm(state.x))
 
     def observe(self, oracle: Oracle, state: TangentState, k: Float[Array, ""]) -> dict[str, Array]:
         return {

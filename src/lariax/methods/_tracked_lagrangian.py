@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from lariax.formulas import (
-    REDUNDANT,
+    LEAST_SCALE,
     WINDOW,
     Answers,
     Curvature,
@@ -358,20 +358,24 @@ class TrackedLagrangian(AbstractMethod):
 
     def init(self, oracle: Oracle, point: Vector, batches: Batch) -> TrackedState:
         batch = batches.first
-        metric = jnp.ones_like(point) if self.adaptive_metric else scales_at(oracle, point, batches)
-        if metric is not None:
+        metric = jnp.ones_like(point) if self.adaptive_metric else None
+        found = None if self.adaptive_metric else scales_at(oracle, point, batches)
+        if found is not None:
+            metric, bend = found
             oracle, point = replace(oracle, scaling=metric), point / metric
         look = oracle.look_at_parts(point, batch, 2)
         rows = oracle.rows_of(look)
         nothing = jnp.zeros(oracle.rows, oracle.dtype)
         slope = oracle.gradient_of(look, nothing).mean
 
-        # curvature of the objective, from a short step along its gradient, or anywhere if it has none
         size, steep = 1 + jnp.linalg.norm(point), jnp.linalg.norm(slope)
-        along = jnp.where(steep > 0, slope / (steep + _tiny(oracle)), point.size**-0.5)
-        probe = -100 * jnp.sqrt(_eps(oracle)) * size * along
-        beyond = oracle.gradient_of(oracle.look_at_parts(point + probe, batch, 1), nothing)
-        bend = jnp.linalg.norm(beyond.mean - slope) / (jnp.linalg.norm(probe) + _tiny(oracle))
+        if (
+            found is None
+        ):  # curvature of the objective, from a short step along its gradient, or anywhere if it has none
+            along = jnp.where(steep > 0, slope / (steep + _tiny(oracle)), point.size**-0.5)
+            probe = -100 * jnp.sqrt(_eps(oracle)) * size * along
+            beyond = oracle.gradient_of(oracle.look_at_parts(point + probe, batch, 1), nothing)
+            bend = jnp.linalg.norm(beyond.mean - slope) / (jnp.linalg.norm(probe) + _tiny(oracle))
         largest = jnp.maximum(bend, 1e-3 * steep / size)
         zero = jnp.zeros((), oracle.dtype)
         curvature = Curvature(
@@ -475,18 +479,18 @@ class TrackedLagrangian(AbstractMethod):
         point = state.x if state.metric is None else state.metric * state.x
         return Answer(point, state.constraints, state.weights)
 
-    def infeasible(self, oracle: Oracle, state: TrackedState) -> Bool[Array, ""]:
-        """A violation of more than five standard errors that, scaled row by row, cannot be lowered within the set."""
-        oracle, shape = _in_metric(oracle, state), state.shape
-        size = diagonal(jnp, shape.gram) + _tiny(oracle)
-        left = _violation(oracle, state)
-        scaled = left / size
-        significant = left @ scaled > 25 * jnp.sum(state.of_constraints.error / size)
-        if shape.jacobian.shape[0]:
-            slope = oracle.descent_within(state.x, shape.jacobian.T @ scaled)
-        else:
-            slope = push(jnp, shape, scaled)
-        return significant & (slope**2 < REDUNDANT * left @ scaled)
+    def is_violated(self, oracle: Oracle, state: TrackedState) -> Bool[Array, ""]:
+        """By more than five standard errors, and a thousandth of the run's length."""
+        size = diagonal(jnp, state.shape.gram)
+        left = _violation(oracle, state) ** 2
+        far = left > 1e-6 * (1 + _square(state.x)) * size
+        return jnp.any(far & (left > 25 * state.of_constraints.error))
+
+    def is_stuck(self, state: TrackedState) -> Bool[Array, ""]:
+        return state.scale < LEAST_SCALE
+
+    def scales(self, state: TrackedState) -> Vector | None:
+        return state.metric
 
     def remark(self, state: TrackedState, k: Float[Array, ""]) -> str:
         suffers = is_kinked(jnp, state.curvature) | (k * self._gain(state.of_gradient, k) >= KINKED)

@@ -1,6 +1,6 @@
 """What is to be solved."""
 
-from lariax.problem._constraints import SHARED, AbstractConstraint, AtLeast, AtMost, Equal
+from lariax.problem._constraints import SHARED, AbstractConstraint, AtLeast, AtMost, Equal, Proxy
 from lariax.problem._describe import describe_shape, first_nonfinite, visible
 from lariax.problem._linear import Linear, LinearSystem
 from lariax.problem._precision import LariaxWarning, narrowed, warn, warn_of_float32
@@ -20,6 +20,7 @@ __all__ = [
     "Linear",
     "LinearSystem",
     "Problem",
+    "Proxy",
     "Stratified",
     "Stream",
     "as_key",

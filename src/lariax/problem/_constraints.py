@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import ClassVar, Final
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
@@ -117,3 +118,25 @@ class AtLeast(AbstractConstraint):
     sign: ClassVar[float] = -1.0
     inequality: ClassVar[bool] = True
     relation: ClassVar[str] = ">="
+
+
+def Proxy(values: ArrayLike, surrogate: ArrayLike) -> Array:
+    """Values that have no useful gradient, with the gradient of others of the same shape: for what a constraint returns.
+
+    Multipliers and certificates see `values`, x moves along the gradient of `surrogate`: best a function with a slope
+    wherever the constraint may be violated, and bounded on the good side.
+
+    >>> import jax, jax.numpy as jnp, lariax as lx
+    >>> missed = lambda x, row: lx.Proxy(row @ x < 0, jax.nn.softplus(-(row @ x)))  # a rate, and a smooth stand-in
+    >>> value, slope = jax.value_and_grad(missed)(jnp.array([1.0]), jnp.array([-2.0]))
+    >>> print(value, jnp.round(slope, 2))
+    1.0 [1.76]
+    """
+    smooth = jnp.asarray(surrogate)
+    hard = jnp.asarray(values, smooth.dtype)
+    if hard.shape != smooth.shape:
+        raise ValueError(
+            f"Proxy takes values and surrogate of one shape, found {hard.shape} and {smooth.shape}. Give one surrogate "
+            "for each value."
+        )
+    return smooth + jax.lax.stop_gradient(hard - smooth)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lariax.certificate import Certificate, ConstraintReport, Interval
+from lariax.loop import FAILURES
 from lariax.report._html import Markup, element, joined, name_of, table
 from lariax.report._words import LONGEST_SENTENCE, number, short
 from lariax.runs import SavedRun
@@ -32,7 +33,7 @@ def sides(certificate: Certificate) -> list[tuple[str, Certificate]]:
 def tone(run: SavedRun) -> str:
     """good, fair or bad: the colour of the verdict."""
     certificate = run.certificate
-    if run.status in ("diverged", "infeasible_stationary"):
+    if run.status in FAILURES:
         return "bad"
     if certificate is None:
         return "fair"

@@ -146,7 +146,7 @@ class StochasticSQP(AbstractMethod):
     def answer(self, oracle: Oracle, state: SQPState, k: Float[Array, ""]) -> Answer:
         return Answer(state.x, state.residuals, state.multipliers)
 
-    def infeasible(self, oracle: Oracle, state: SQPState) -> Bool[Array, ""]:
+    def is_violated(self, oracle: Oracle, state: SQPState) -> Bool[Array, ""]:
         return jnp.asarray(False)
 
     def observe(self, oracle: Oracle, state: SQPState, k: Float[Array, ""]) -> dict[str, Array]:

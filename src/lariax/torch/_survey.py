@@ -121,31 +121,35 @@ class Survey:
             with self.passes.undisturbed(), self.passes.at(x):
                 return self.passes.backward(self.closure, cut, [objective_alone], None)[0][0].mean
 
-        metric = self.space.split(torch.ones_like(self.origin) if self.metric is None else self.metric)
         slope = slope_at([p.data for p in self.space.params])
-        size = float(torch.sqrt(sum_of_squares([x / m for x, m in zip(point, metric, strict=True)])))
-        steep = float(torch.sqrt(sum_of_squares([g * m for g, m in zip(slope, metric, strict=True)])))
-        along = [g * m**2 / (steep + info.tiny) for g, m in zip(slope, metric, strict=True)]
+        size, steep = (float(torch.sqrt(sum_of_squares(v))) for v in (point, slope))
+        along = [g / (steep + info.tiny) for g in slope]
         if steep == 0:
-            along = [m * self.space.size**-0.5 for m in metric]
+            along = [torch.full_like(g, self.space.size**-0.5) for g in slope]
         reach = 100 * info.eps**0.5 * (1 + size)
-        probe = self.space.views([x - reach * v for x, v in zip(point, along, strict=True)])
+        probe = self.space.views([x - reach * g for x, g in zip(point, along, strict=True)])
         beyond = slope_at([v.to(p) for v, p in zip(probe, self.space.params, strict=True)])
-        change = [d * m for d, m in zip(minus(beyond, slope), metric, strict=True)]
-        bend = float(torch.sqrt(sum_of_squares(change))) / (reach + info.tiny)
-        return max(bend, 1e-3 * steep / (1 + size))
+        return float(torch.sqrt(sum_of_squares(minus(beyond, slope)))) / (reach + info.tiny)
+
+    def steepness(self) -> float:
+        """||grad f|| on the first batch over the length of x: what a curvature is no less than a thousandth of."""
+        with self.passes.undisturbed(), torch.enable_grad():
+            ((_, (slope,)),) = self._parts(self.batches[0], 1, 1, lambda seen, _: seen.loss.mean())
+        x = self._point() if self.metric is None else self._point() / self.metric
+        return float(torch.linalg.vector_norm(slope)) / (1 + float(torch.linalg.vector_norm(x)))
 
     # --- the units of the parameters
 
-    def scales(self, labels: np.ndarray) -> np.ndarray:
-        """Scales for the start: those that make the rows of the curvature equally long."""
+    def scales(self, labels: np.ndarray) -> tuple[np.ndarray, float]:
+        """Scales for the start, those that make the rows of the curvature equally long, and the curvature there."""
         nothing, point = np.zeros(self.constraints.rows), self._point().double().cpu().numpy()
         scales = first_scales(np, self.curvature(nothing, labels, np.ones(len(labels))).slopes)
         for _ in range(ROUNDS):
             seen = self.curvature(nothing, labels, scales)
             scales = balanced(np, scales, seen.rows, seen.slopes)
         seen = self.curvature(nothing, labels, scales)
-        return rounded(np, scales, natural_length(np, scales, seen.rows, seen.slopes, point / scales))
+        scales = rounded(np, scales, natural_length(np, scales, seen.rows, seen.slopes, point / scales))
+        return scales, self.curvature(nothing, labels, scales).largest
 
     def curvature(self, weights: np.ndarray, labels: np.ndarray, scales: np.ndarray) -> Curved:
         """From products with the Hessian of the Lagrangian, on the mean over all batches, in the given scales."""

@@ -545,12 +545,14 @@ class TrackedLagrangian(AbstractConstrained):
         passes = self.passes
         rows = passes.rows(closure, cut.pieces).double().cpu().numpy()
         self._lay_out()
-        self.metric = self.space.split(torch.ones(self.space.size)) if self.adaptive_metric else None
+        self.metric, bend = (self.space.split(torch.ones(self.space.size)) if self.adaptive_metric else None), None
         if self.units is not None and not self.adaptive_metric and not passes.single_use:
             with suppress(RuntimeError):  # an operation can be differentiated only once
-                self.metric = self.space.split(torch.as_tensor(self._survey(closure).scales(self.units)))
+                scales, bend = self._survey(closure).scales(self.units)
+                self.metric = self.space.split(torch.as_tensor(scales))
         self.indexed_size = self._indexed_size(closure)
-        largest = np.float64(self._survey(closure).bend())
+        bend = self._survey(closure).bend() if bend is None else bend
+        largest = np.float64(max(bend, 1e-3 * self._survey(closure).steepness()))
 
         # noise of values and gradients over all batches
         objective = self._survey(closure).objective()

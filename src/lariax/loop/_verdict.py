@@ -1,0 +1,198 @@
+"""What a spent budget means: is it a matter of more iterations, or do the constraints, the objective or the run stand
+in the way? Claims are made of what fresh samples show, at x and around it."""
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Key
+
+from lariax.methods import AbstractMethod
+from lariax.oracle import Batch, Oracle, Vector
+
+SAMPLES = 2048
+"""Fresh samples behind a verdict, in two halves."""
+
+REACHES = (1e-2, 1e-1, 1.0)
+"""How far from x other points are tried, in units of the run's length,"""
+
+POINTS = 8
+"""and how many at each distance."""
+
+SURE = 4.0
+"""Standard errors that a claim takes: by chance one in 30,000 is wrong."""
+
+SLIGHT = 0.05
+"""A violation cannot be lowered if its slope, over a run's length, is less than this part of it."""
+
+UNMOVED = 0.8
+"""A violation has not moved if more than this part of it is left since the run was half as long."""
+
+FAR = 1e4
+"""Lengths of the run from where on the objective is suspected to fall without end."""
+
+
+class Verdict(NamedTuple):
+    status: str
+    remarks: tuple[str, ...] = ()
+    draws: int = 0  # fresh ones that it took
+
+
+class Around(NamedTuple):
+    """What two halves of fresh samples show of the constraints at x and at points around it."""
+
+    left: Float[Array, " m"]  # the violation at x, row by row, in units of distance
+    error: Float[Array, " m"]
+    slope: Float[Array, ""]  # how fast half of its square can be lowered within the set, at most
+    others: Float[Array, " points"]  # violations elsewhere
+    has_gradient: Bool[Array, " blocks"]
+
+
+def judged(
+    oracle: Oracle, method: AbstractMethod, state: Any, x: Any, violations: np.ndarray, key: Key[Array, ""]
+) -> Verdict:
+    """Of a run that has spent its budget at x. `violations` are those on record, from first to last."""
+    if any(source is not None and source.from_host for source in oracle.sources):
+        return Verdict("budget")  # the rows of a Stream are the run's
+    point = oracle.coordinates.ravel(x)
+    scales = method.scales(state)
+    scales = jnp.ones_like(point) if scales is None else scales
+    plain = replace(oracle, scaling=scales, has_slacks=False, copies=1)
+    fresh = _Fresh(plain, key)
+    if float(jnp.linalg.norm(point / scales)) > FAR and _falls_without_end(fresh, point / scales):
+        return Verdict("unbounded", draws=fresh.draws)
+    if bool(method.is_stuck(state)):
+        return Verdict("stalled", ("The last steps were all refused.",), fresh.draws)
+    if not bool(method.is_violated(oracle, state)):
+        return Verdict("budget", draws=fresh.draws)
+    return _of_violation(oracle, fresh, point / scales, violations)
+
+
+def _of_violation(oracle: Oracle, fresh: "_Fresh", z: Vector, violations: np.ndarray) -> Verdict:
+    seen = _look_around(fresh.oracle, z, fresh.half(0), fresh.half(1), fresh.key)
+    left, error = np.asarray(seen.left), np.asarray(seen.error)
+    size = float(np.linalg.norm(left))
+    flat = [block.name for block, has in zip(oracle.blocks, seen.has_gradient, strict=True) if not has]
+    standing = [
+        block.name
+        for block in oracle.blocks
+        if np.any(np.abs(left[block.rows]) > SURE * error[block.rows]) and np.any(left[block.rows] != 0)
+    ]
+    if not standing:
+        return Verdict("budget", draws=fresh.draws)
+    if missing := [name for name in standing if name in flat]:
+        remark = (
+            f"The gradient of {_listed(missing)} is 0 on every sample, as that of a comparison, argmax or round is: "
+            "give it a smooth stand-in by lx.Proxy(values, surrogate)."
+        )
+        return Verdict("stalled", (remark,), fresh.draws)
+    names = f"Violated: {_listed(standing)}."
+    noise = float(np.sqrt(np.sum(error**2)))
+    lower = float(np.min(seen.others)) < size - SURE * noise - 1e-3 * size
+    if float(seen.slope) < SLIGHT * size**2 and not lower:
+        return Verdict("infeasible_stationary", (names,), fresh.draws)
+    half = violations[len(violations) // 2 :]
+    if len(half) > 1 and half[-1] > UNMOVED * half[0]:
+        return Verdict("stalled", (f"The violation has not moved for half of the run. {names}",), fresh.draws)
+    return Verdict("budget", draws=fresh.draws)
+
+
+class _Fresh:
+    """Samples that the run has not seen, drawn when asked for."""
+
+    def __init__(self, oracle: Oracle, key: Key[Array, ""]) -> None:
+        self.oracle, self.key, self.draws = replace(oracle, batch_size=SAMPLES // 2), key, 0
+
+    def half(self, number: int) -> Batch:
+        self.draws += self.oracle.draws_per_iteration
+        nothing = (None,) * len(self.oracle.sources)
+        tickets = self.oracle.draw(self.key, jnp.arange(number, number + 1), nothing)
+        return self.oracle.fetch(jax.tree.map(lambda ticket: ticket[0], tickets))
+
+
+@eqx.filter_jit
+def _look_around(oracle: Oracle, z: Vector, first: Batch, second: Batch, key: Key[Array, ""]) -> Around:
+    halves = (first, second)
+
+    def rows_at(point: Vector) -> Float[Array, "n m"]:
+        return jnp.concatenate([oracle.residual_rows(point, half) for half in halves])
+
+    def violation(values: Float[Array, " m"]) -> Float[Array, " m"]:
+        return jnp.where(oracle.inequality, jnp.maximum(values, 0), values)
+
+    # how far rows change within reach, which a unit of violation is measured by
+    reach = jnp.repeat(jnp.asarray(REACHES, z.dtype), POINTS)
+    directions = jax.random.normal(jax.random.fold_in(key, SAMPLES), (reach.size, z.size), z.dtype)
+    unit = directions / jnp.linalg.norm(directions, axis=1, keepdims=True)
+    points = jax.vmap(lambda point: oracle.prox(point, 0.0))(z + reach[:, None] * unit)
+    here = rows_at(z)
+    mean = jnp.mean(here, axis=0)
+    elsewhere = jax.lax.map(lambda point: jnp.mean(rows_at(point), axis=0), points)
+    moved = jnp.linalg.norm(points - z, axis=1)[:, None]
+    steep = jnp.where(moved > 0, ((elsewhere - mean) / jnp.where(moved > 0, moved, 1)) ** 2, 0)
+    size = jnp.sqrt(z.size * jnp.max(jnp.mean(steep.reshape(len(REACHES), POINTS, -1), axis=1), axis=0))
+    scale = jnp.where(size > 0, 1 / jnp.where(size > 0, size, 1), 1)
+
+    # the slope of half the squared violation, with weights from the other half
+    looks = [oracle.look(z, half) for half in halves]
+    values = [violation(oracle.join(look.residuals)) * scale**2 for look in looks]
+    slopes = [
+        look.gradient(oracle.split(weights), objective=0.0) for look, weights in zip(looks, values[::-1], strict=True)
+    ]
+    slope = (slopes[0] + slopes[1]) / 2
+    steepness = jnp.linalg.norm(slope) + jnp.finfo(z.dtype).tiny
+    short = REACHES[0] / steepness
+    within = jnp.linalg.norm(oracle.prox(z - short * slope, 0.0) - z) / short
+    noise = jnp.linalg.norm(slopes[0] - slopes[1]) / 2
+    has_gradient = [_has_gradient(oracle, looks, block.rows) for block in oracle.blocks]
+    return Around(
+        left=violation(mean) * scale,
+        error=jnp.std(here, axis=0) / jnp.sqrt(here.shape[0]) * scale,
+        slope=within + noise * jnp.minimum(1, within / steepness),
+        others=jnp.linalg.norm(jax.vmap(violation)(elsewhere) * scale, axis=1),
+        has_gradient=jnp.stack(has_gradient) if has_gradient else jnp.zeros(0, bool),
+    )
+
+
+def _has_gradient(oracle: Oracle, looks: list[Any], rows: slice) -> Bool[Array, ""]:
+    """Whether a row of a constraint has a gradient on some sample: by weights at random."""
+
+    def slope(look: Any, number: int) -> Vector:
+        n = look.objective.shape[0]
+        weights = jax.random.normal(jax.random.key(number), (max(n, SAMPLES // 2), oracle.rows), oracle.dtype)
+        masked = jnp.where((jnp.arange(oracle.rows) >= rows.start) & (jnp.arange(oracle.rows) < rows.stop), weights, 0)
+        parts = [masked[: r.shape[0], block.rows] for block, r in zip(oracle.blocks, look.residuals, strict=True)]
+        return look.gradient(tuple(parts), objective=0.0)
+
+    return jnp.any(jnp.stack([slope(look, i) for i, look in enumerate(looks)]) != 0)
+
+
+def _falls_without_end(fresh: _Fresh, z: Vector) -> bool:
+    """Whether from z on outwards the objective falls as fast as a line, and constraints hold as well as at z."""
+    batch, points = fresh.half(0), [z * 2.0**i for i in range(6)]
+    values = np.array([_values(fresh.oracle, point, batch) for point in points], float)
+    objective, violation, outside = values[np.isfinite(values).all(axis=1)].T
+    falls = np.diff(objective)
+    return bool(
+        len(falls) > 1
+        and np.all(falls < 0)
+        and np.all(falls[1:] < 1.5 * falls[:-1])
+        and np.all(violation <= 1.1 * violation[0] + 1e-3 * np.linalg.norm(z))
+        and np.all(outside < 1e-3)
+    )
+
+
+@eqx.filter_jit
+def _values(oracle: Oracle, z: Vector, batch: Batch) -> Float[Array, "3"]:
+    """Objective, violation, and how far outside of the set z is, as a part of its length."""
+    residuals = oracle.join(oracle.residuals(z, batch))
+    outside = jnp.linalg.norm(oracle.prox(z, 0.0) - z) / jnp.linalg.norm(z)
+    return jnp.stack([oracle.objective(z, batch), oracle.violation(residuals, z), outside])
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(map(repr, names[:5]))
+    return shown + (f" and {len(names) - 5} more" if len(names) > 5 else "")

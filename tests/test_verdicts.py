@@ -1,0 +1,136 @@
+"""How runs end: claims of infeasible, unbounded and stalled runs, and none where more iterations would do."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import lariax as lx
+from lariax.formulas import Load, has_lost_coupling, whitened
+
+NORMAL = lx.Distribution(lambda key: jax.random.normal(key, (3,)))
+
+
+def bowl(x, z):
+    return 0.5 * jnp.sum((x - 1 - 0.1 * z) ** 2)
+
+
+def falling(x, z):
+    return jnp.sum(x * (1 + 0.1 * z))
+
+
+def flat(x, z):
+    return 0.1 * x @ x + 0 * z[0]
+
+
+PROBLEMS = {
+    "no such sphere": (bowl, lx.Equal(lambda x, z: x @ x + 1 + 0.1 * z[0]), 1.0, "infeasible_stationary"),
+    "a sphere from its centre": (bowl, lx.Equal(lambda x, z: x @ x - 1 + 0.1 * z[0]), 0.0, "budget"),
+    "contradiction": (
+        bowl,
+        lx.AtMost(lambda x, z: jnp.stack([x[0], -x[0]]) + 0.1 * z[:2], -1.0),
+        1.0,
+        "infeasible_stationary",
+    ),
+    "a comparison": (bowl, lx.AtMost(lambda x, z: jnp.where(x[0] + z[0] > 0, 1.0, 0.0), 0.1), 1.0, "stalled"),
+    "unbounded": (falling, lx.AtMost(lambda x, z: x[0] + 0.1 * z[0], 1.0), 1.0, "unbounded"),
+    "feasible": (bowl, lx.AtMost(lambda x, z: x[0] + 0.1 * z[0], -1.0), 1.0, "budget"),
+}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_verdict(name):
+    objective, constraint, start, status = PROBLEMS[name]
+    problem = lx.Problem(objective, samples=NORMAL, constraints={"limit": constraint})
+    result = lx.solve(problem, jnp.full(3, start), iterations=3_000)
+    assert result.status == status, result.message
+    assert not result.success
+    if status == "stalled":
+        assert "'limit'" in result.message
+        assert "lx.Proxy" in result.message
+    if status == "infeasible_stationary":
+        assert "'limit'" in result.message
+
+
+def test_a_run_that_is_on_its_way_has_spent_its_budget():
+    constraint = lx.AtMost(lambda x, z: x[0] + 0.1 * z[0], -1.0)
+    problem = lx.Problem(bowl, samples=NORMAL, constraints={"limit": constraint})
+    assert lx.solve(problem, jnp.full(3, 100.0), iterations=30).status == "budget"
+
+
+def test_a_proxy_is_solved():
+    """The share of x0 + z > 0 at most 0.1: x0 = -1.2816."""
+
+    def share(x, z):
+        return lx.Proxy(x[0] + z[0] > 0, jax.nn.sigmoid(2 * (x[0] + z[0])))
+
+    problem = lx.Problem(bowl, samples=NORMAL, constraints={"share": lx.AtMost(share, 0.1)})
+    result = lx.solve(problem, jnp.ones(3), iterations=20_000, batch_size=4)
+    assert float(result.x[0]) == pytest.approx(-1.2816, abs=0.05)
+
+
+def test_a_proxy_of_another_shape_is_refused():
+    with pytest.raises(ValueError, match="one shape"):
+        lx.Proxy(jnp.zeros(2), jnp.zeros(3))
+
+
+# --- inequalities that are coupled
+
+
+def load(multipliers, slack, inequality=None):
+    rows = len(multipliers)
+    return Load(
+        np.ones(rows, bool) if inequality is None else np.asarray(inequality),
+        np.asarray(multipliers, float),
+        np.asarray(slack, float),
+        curvature=1.0,
+        force=1.0,
+        gradient_error=1e-4,
+        gradient_noise=1.0,
+        value_noise=np.zeros(rows),
+        batch_size=2,
+    )
+
+
+JACOBIAN = np.array([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]])
+NOTHING = np.zeros(3)
+
+
+def shaped(loaded):
+    return whitened(np, JACOBIAN, NOTHING, NOTHING, loaded)
+
+
+def test_inequalities_are_coupled_only_if_they_surely_bind():
+    shape = shaped(load([1.0, 0.5, 0.0], [0.0, 0.0, 50.0]))
+    np.testing.assert_array_equal(shape.coupled, [True, True, False])
+    assert shape.penalty[0, 1] != 0
+    assert shape.penalty[0, 2] == shape.penalty[1, 2] == 0
+    np.testing.assert_array_equal(shape.uncoupled.penalty, np.diag(np.diag(shape.uncoupled.penalty)))
+
+
+@pytest.mark.parametrize(
+    ("multipliers", "slack"),
+    [([1.0, 0.01, 0.0], [0, 0, 0]), ([1.0, 1.0, 0.0], [0, 10, 0]), ([0.0, 0.0, 0.0], [0, 0, 0])],
+    ids=["within its error", "with slack", "none"],
+)
+def test_inequalities_in_doubt_go_by_themselves(multipliers, slack):
+    shape = shaped(load(multipliers, slack))
+    assert not shape.coupled[1:].any()
+    np.testing.assert_array_equal(shape.penalty, np.diag(np.diag(shape.penalty)))
+
+
+def test_dependent_inequalities_are_not_all_coupled():
+    shape = shaped(load([1.0, 0.5, 0.7], [0.0, 0.0, 0.0]))
+    np.testing.assert_array_equal(shape.coupled, [True, False, True])  # the two that press hardest span all
+
+
+def test_equalities_are_always_coupled():
+    shape = shaped(load([0.0, 0.0, 0.0], [0.0, 0.0, 0.0], inequality=[False, False, True]))
+    assert shape.penalty[0, 1] != 0
+    assert not shape.coupled.any()
+
+
+def test_the_coupling_ends_with_a_multiplier():
+    shape = shaped(load([1.0, 0.5, 0.0], [0.0, 0.0, 50.0]))
+    assert not has_lost_coupling(np, shape, np.array([1.0, 0.5, 0.0]))
+    assert has_lost_coupling(np, shape, np.array([1.0, 0.0, 0.0]))
