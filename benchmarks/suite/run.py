@@ -251,9 +251,13 @@ def report(
                 console.print(line)
     if not options.write:
         return
-    usual = options.batch == 2
+    title, section = "## The suite", "suite"
+    if options.batch != 2:
+        title, section = f"{title}, batch size {options.batch}", f"{section}-{options.batch}"
+    if options.units is not None:
+        title, section = f"{title}, in other units of x, rows and objective", f"{section}-units"
     head = [
-        "## The suite" if usual else f"## The suite, batch size {options.batch}",
+        title,
         "",
         origin("benchmarks.suite", ("lariax", "jax", "numpy"), seconds),
         "",
@@ -265,9 +269,7 @@ def report(
         "distance from the solution, and left out of the means. Rivals: the best of 16 settings each, "
         "picked at each number of draws on the same 4 seeds that are shown, which favours them.",
     ]
-    write(
-        "suite" if usual else f"suite-{options.batch}", "\n".join([*head, *body, "", *(f"- {note}" for note in notes)])
-    )
+    write(section, "\n".join([*head, *body, "", *(f"- {note}" for note in notes)]))
     console.print(f"written to {RESULTS}")
 
 

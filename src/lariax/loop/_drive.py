@@ -19,7 +19,7 @@ from lariax.loop._progress import ProgressBar
 from lariax.loop._result import Continuation, Result, outcome
 from lariax.loop._run import VERDICTS, Records, Run, advance, conclude, finite_next
 from lariax.loop._start import Start, explaining_memory
-from lariax.loop._verdict import Verdict, judged
+from lariax.loop._verdict import Verdict, has_kinks, judged
 from lariax.problem import Linear, LinearSystem, Problem, warn
 
 
@@ -234,7 +234,7 @@ class Drive:
                 position.run, start.oracle, start.method, start.settings, start.feeder, position.looked
             ),
             certified=sight.certificate if sight else None,
-            remarks=(*found, *self._remarks(status)),
+            remarks=(*found, *self._remarks(status, x)),
             error=self.failure,
         )
 
@@ -266,11 +266,13 @@ class Drive:
             "for a bad row, or for log, sqrt or division at 0."
         ]
 
-    def _remarks(self, status: str) -> tuple[str, ...]:
+    def _remarks(self, status: str, x: PyTree[Array]) -> tuple[str, ...]:
         remarks = []
         if status == "diverged":
             remarks += self._diagnosis()
-        if remark := self.start.method.remark(self.position.run.state, self.position.run.iteration):
+        start, run = self.start, self.position.run
+        remark = start.method.remark(run.state, run.iteration)
+        if remark and has_kinks(start.oracle, start.method, run.state, x, jax.random.fold_in(run.key, VERDICTS)):
             remarks.append(remark)
         if self.failure is not None:
             remarks.append(_words(self.failure))

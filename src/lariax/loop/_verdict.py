@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Key
+from jaxtyping import Array, ArrayLike, Bool, Float, Key
 
 from lariax.methods import AbstractMethod
 from lariax.oracle import Batch, Oracle, Vector
@@ -30,6 +30,9 @@ SLIGHT = 0.05
 
 UNMOVED = 0.8
 """A violation has not moved if more than this part of it is left since the run was half as long."""
+
+KINKED = 3
+"""Samples whose slope jumps: so many are no accident."""
 
 FAR = 1e4
 """Lengths of the run from where on the objective is suspected to fall without end."""
@@ -69,6 +72,38 @@ def judged(
     if not bool(method.is_violated(oracle, state)):
         return Verdict("budget", draws=fresh.draws)
     return _of_violation(oracle, fresh, point / scales, violations)
+
+
+def has_kinks(oracle: Oracle, method: AbstractMethod, state: Any, x: Any, key: Key[Array, ""]) -> bool:
+    """Whether slopes of single samples near x change by jumps: more over a step than eight times as much as over an
+    eighth of it. True where it cannot be seen: samples come from the host, or functions have a rule of their own."""
+    if any(source is not None and source.from_host for source in oracle.sources):
+        return True
+    point, scales = oracle.coordinates.ravel(x), method.scales(state)
+    scales = jnp.ones_like(point) if scales is None else scales
+    fresh = _Fresh(replace(oracle, scaling=scales, has_slacks=False, copies=1), key)
+    try:
+        return int(_jumps(fresh.oracle, point / scales, fresh.half(0), key)) >= KINKED
+    except TypeError:  # jax.custom_vjp has no derivative along a direction
+        return True
+
+
+@eqx.filter_jit
+def _jumps(oracle: Oracle, z: Vector, batch: Batch, key: Key[Array, ""]) -> Array:
+    """How many samples show a jump along a random direction."""
+    normal = jax.random.normal(key, z.shape, z.dtype)
+    unit = normal / jnp.linalg.norm(normal)
+    step = REACHES[0] * (1 + jnp.linalg.norm(z))
+
+    def slopes(length: ArrayLike) -> list[Array]:
+        _, (objective, residuals) = jax.jvp(lambda p: oracle.look(p, batch)[:2], (z + length * unit,), (unit,))
+        return [objective[:, None], *residuals]
+
+    def count(here: Array, near: Array, far: Array) -> Array:
+        rounding = 1e3 * jnp.finfo(z.dtype).eps * (jnp.abs(here) + jnp.abs(far))
+        return jnp.sum(jnp.abs(far - here) > 4 * 8 * jnp.abs(near - here) + rounding)
+
+    return sum(map(count, slopes(0.0), slopes(step / 8), slopes(step)), start=jnp.zeros((), int))
 
 
 def _of_violation(oracle: Oracle, fresh: "_Fresh", z: Vector, violations: np.ndarray) -> Verdict:

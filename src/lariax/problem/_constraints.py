@@ -121,7 +121,7 @@ class AtLeast(AbstractConstraint):
 
 
 def Proxy(values: ArrayLike, surrogate: ArrayLike) -> Array:
-    """Values that have no useful gradient, with the gradient of others of the same shape: for what a constraint returns.
+    """What a constraint returns where its values have no useful gradient: values, with the gradient of others.
 
     Multipliers and certificates see `values`, x moves along the gradient of `surrogate`: best a function with a slope
     wherever the constraint may be violated, and bounded on the good side.
