@@ -86,9 +86,11 @@ def natural_length(xp: Any, scales: Any, rows: Any, slopes: Any, z: Any) -> Any:
 
 
 def rounded(xp: Any, scales: Any, length: Any) -> Any:
-    """Powers of 2, for which the run has a length of about 1 before it."""
-    middle = xp.mean(xp.log(scales))
-    return _power(xp, middle + xp.log(length)) * _power(xp, xp.log(scales) - middle)
+    """Powers of 2, for which the run has a length of about 1 before it. What is lost by rounding is about the same
+    for all (a circular mean of the exponents' fractions), so that scales which differ by powers of 2 go on to."""
+    turns, round_turn = xp.log(scales) / xp.log(QUANTUM), 2 * xp.pi
+    phase = xp.arctan2(xp.mean(xp.sin(round_turn * turns)), xp.mean(xp.cos(round_turn * turns))) / round_turn
+    return QUANTUM ** xp.round(turns - phase) * QUANTUM ** xp.round(phase + xp.log(length) / xp.log(QUANTUM))
 
 
 def rescaled_entries(xp: Any, rows: Any) -> Any:
@@ -97,7 +99,7 @@ def rescaled_entries(xp: Any, rows: Any) -> Any:
     curved = rows > 0
     usual = xp.sum(xp.where(curved, xp.log(rows + tiny), 0)) / xp.maximum(xp.sum(curved), 1)
     ratio = xp.where(curved, (usual - xp.log(rows + tiny)) / 4, 0)
-    return xp.where(abs(ratio) > xp.log(OFF), _power(xp, ratio), 1.0)
+    return xp.where(abs(ratio) > xp.log(OFF), QUANTUM ** xp.round(ratio / xp.log(QUANTUM)), 1.0)
 
 
 def growths(xp: Any, change: Any, seen: Curved) -> tuple[Any, Any]:
@@ -109,10 +111,6 @@ def growths(xp: Any, change: Any, seen: Curved) -> tuple[Any, Any]:
     rows = xp.sqrt(seen.rows)
     noise = ratio(xp.sum(change**2 * seen.noise), xp.sum(seen.noise))
     return noise, ratio(xp.max(change**2 * rows), xp.max(rows))
-
-
-def _power(xp: Any, logarithm: Any) -> Any:
-    return QUANTUM ** xp.round(logarithm / xp.log(QUANTUM))
 
 
 def _where_seen(xp: Any, seen: Any, scales: Any) -> Any:
