@@ -19,7 +19,7 @@ AVERAGES = 12
 
 
 class Verdict(NamedTuple):
-    word: str  # right, said not, WRONG, false infeasible, missed
+    word: str  # right, said not, WRONG, false infeasible, missed; late, after a second look
     ratio: float  # of the error to what is excused, where an answer was judged
     why: str
 

@@ -23,8 +23,10 @@ from benchmarks.fuzz.judge import TIMES, Verdict, judged
 from benchmarks.fuzz.problems import Case
 
 DRAWS = 20_000
-WORDS = ("right", "said not", "WRONG", "false infeasible", "missed")
-FAILURES = ("WRONG", "false infeasible", "missed")
+WORDS = ("right", "said not", "late", "WRONG", "false infeasible", "missed")
+FAILURES = ("late", "WRONG", "false infeasible", "missed")
+LATE = 10
+"""A wrong answer that so many times the draws put right is late."""
 
 
 class Ended(NamedTuple):
@@ -55,15 +57,22 @@ def solved(case: Case, draws: int = DRAWS) -> lx.Result:
     return lx.solve(case.problem, start, iterations=draws // batch, batch_size=batch)
 
 
-def ended(seed: int, number: int, draws: int = DRAWS) -> Ended:
-    case = case_of(seed, number)
+def judged_run(case: Case, number: int, draws: int) -> tuple[str, Verdict]:
+    """Its status and what to think of it."""
     try:
         result = solved(case, draws)
     except Exception as error:  # whatever it is, the others are to be tried too
-        verdict = Verdict("WRONG", np.inf, f"{type(error).__name__}: {error}")
-        return Ended(number, case.truth, about(case), "error", verdict)
+        return "error", Verdict("WRONG", np.inf, f"{type(error).__name__}: {error}")
     x = np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(result.x)])
-    return Ended(number, case.truth, about(case), result.status, judged(case, result.status, x, draws, number))
+    return result.status, judged(case, result.status, x, draws, number)
+
+
+def ended(seed: int, number: int, draws: int = DRAWS) -> Ended:
+    case = case_of(seed, number)
+    status, verdict = judged_run(case, number, draws)
+    if verdict.word == "WRONG" and judged_run(case, number, LATE * draws)[1].word == "right":
+        verdict = verdict._replace(word="late")
+    return Ended(number, case.truth, about(case), status, verdict)
 
 
 def of_one_shape(seed: int, numbers: list[int], draws: int) -> list[Ended]:
@@ -102,8 +111,8 @@ def section(ends: list[Ended], seed: int, draws: int, seconds: float) -> str:
         f"Random problems of up to 6 variables and 12 rows, stream {seed}, some {draws:,} draws each, the default "
         f"method. Right: a point within {TIMES:g} statistical limits of the solution or, without a unique one, of the "
         "KKT conditions of the exact expectations; for infeasible and unbounded problems, a verdict that says so. Said "
-        "not: another verdict than a spent budget. WRONG: a spent budget and no solution. Missed: a spent budget where "
-        "there is none. Errors are in statistical limits."
+        "not: another verdict than a spent budget. WRONG: a spent budget and no solution; late, if it is there "
+        f"after {LATE} times the draws. Missed: a spent budget where there is none. Errors are in statistical limits."
     )
     where = origin("benchmarks.fuzz", ("lariax", "jax", "numpy", "scipy"), seconds)
     failures = [f"- {told(end, seed, draws)}" for end in ends if end.fails]
