@@ -28,8 +28,7 @@ def test_an_adaptive_metric_needs_no_scaling_of_x():
         for metric in (True, False)
     ]
     errors = [float(jnp.linalg.norm(SCALES * (result.x - expected))) for result in results]
-    assert errors[0] < 0.1
-    assert errors[0] < 0.5 * errors[1]  # the condition number is 1e4, and 1e2 in the metric
+    assert max(errors) < 0.1  # the condition number is 1e4, and the default finds the units by itself
     np.testing.assert_allclose(results[0].multipliers["sum"], 1.5, atol=0.1)
 
 

@@ -10,7 +10,8 @@ from benchmarks.suite.units import Units, in_units
 
 import lariax as lx
 import lariax.torch as lt
-from lariax.formulas import balanced, first_scales, probes, rescaled_entries, rounded, units
+from lariax.formulas import balanced, first_scales, rescaled_entries, rounded
+from lariax.problem import probes, units
 
 TARGET = jnp.array([2.0, 3.0])
 

@@ -13,10 +13,8 @@ from lariax.formulas._metric import (
     first_scales,
     growths,
     natural_length,
-    probes,
     rescaled_entries,
     rounded,
-    units,
 )
 from lariax.formulas._schedules import (
     DETERMINISTIC_CONSTRAINTS,
@@ -130,7 +128,6 @@ __all__ = [
     "often_at",
     "penalty_for",
     "penalty_lipschitz",
-    "probes",
     "push",
     "rate_at",
     "remembered",
@@ -144,7 +141,6 @@ __all__ = [
     "storm",
     "times",
     "travelled",
-    "units",
     "updated",
     "variance_of_mean",
     "violation",

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from lariax.formulas import ROUNDS, Curved, balanced, first_scales, natural_length, probes, rounded, units
+from lariax.formulas import ROUNDS, Curved, balanced, first_scales, natural_length, rounded
 from lariax.oracle import Batch, Oracle, Vector, for_each, occasionally
+from lariax.problem import probes, units
 
 
 def units_of(oracle: Oracle) -> Int[np.ndarray, " d"] | None:

@@ -359,7 +359,8 @@ class TrackedLagrangian(AbstractMethod):
     def init(self, oracle: Oracle, point: Vector, batches: Batch) -> TrackedState:
         batch = batches.first
         metric = jnp.ones_like(point) if self.adaptive_metric else None
-        found = None if self.adaptive_metric else scales_at(oracle, point, batches)
+        fixed = self.adaptive_metric or self.step_size is not None
+        found = None if fixed else scales_at(oracle, point, batches)
         if found is not None:
             metric, bend = found
             oracle, point = replace(oracle, scaling=metric), point / metric

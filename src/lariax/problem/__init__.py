@@ -6,6 +6,7 @@ from lariax.problem._linear import Linear, LinearSystem
 from lariax.problem._precision import LariaxWarning, narrowed, warn, warn_of_float32
 from lariax.problem._problem import Problem
 from lariax.problem._sources import AbstractSource, Dataset, Distribution, Stratified, Stream, as_key, leading_axis
+from lariax.problem._units import probes, units
 
 __all__ = [
     "SHARED",
@@ -28,6 +29,8 @@ __all__ = [
     "first_nonfinite",
     "leading_axis",
     "narrowed",
+    "probes",
+    "units",
     "visible",
     "warn",
     "warn_of_float32",

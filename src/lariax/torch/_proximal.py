@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lariax.formulas import units
+from lariax.problem import units
 from lariax.prox import L1, AbstractProximable, ElasticNet, Indicator, Zero
 from lariax.prox._numerics import spread
 from lariax.sets import Everything, L2Ball

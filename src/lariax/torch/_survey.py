@@ -22,11 +22,11 @@ from lariax.formulas import (
     first_scales,
     is_whitened,
     natural_length,
-    probes,
     rounded,
     sizes,
     whitened,
 )
+from lariax.problem import probes
 from lariax.torch._constraints import Seen
 from lariax.torch._passes import Closure, Passes, Piece, Vector, dense, minus, rows_of
 from lariax.torch._tuned import sum_of_squares

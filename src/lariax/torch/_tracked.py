@@ -546,7 +546,8 @@ class TrackedLagrangian(AbstractConstrained):
         rows = passes.rows(closure, cut.pieces).double().cpu().numpy()
         self._lay_out()
         self.metric, bend = (self.space.split(torch.ones(self.space.size)) if self.adaptive_metric else None), None
-        if self.units is not None and not self.adaptive_metric and not passes.single_use:
+        fixed = self.adaptive_metric or self.rules.step_size is not None
+        if self.units is not None and not fixed and not passes.single_use:
             with suppress(RuntimeError):  # an operation can be differentiated only once
                 scales, bend = self._survey(closure).scales(self.units)
                 self.metric = self.space.split(torch.as_tensor(scales))
