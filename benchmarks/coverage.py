@@ -24,8 +24,9 @@ import numpy as np
 
 import lariax as lx
 from benchmarks._results import write
-from lariax.certificate import SequentialTest
-from lariax.certificate import _certify as inside
+from lariax.certificate import SequentialTest, _samples
+from lariax.certificate import _judge as inside
+from lariax.certificate._sizes import sizes_at
 
 D = 12
 TITLE = "## Coverage of the certificate"
@@ -158,17 +159,19 @@ def problem_of(case: Case) -> lx.Problem:
 
 @eqx.filter_jit
 def _repeat(problem: lx.Problem, x: Any, given: Any, keys: Any, draws: int, at: Any) -> Any:
-    """Multipliers and findings of a certificate, once for each key."""
+    """Multipliers and findings of a certificate, once for each key. Half of the draws are for the multipliers."""
 
     def one(key):
-        case = inside._case(problem, x, inside._Ask(draws, 0.95, 0.0), key, "samples", halves=True)
-        half, part = case.fit, case.judge
+        case = _samples.case_of(problem, x, draws, key, fits=True)
+        parts, first, second = (case.oracle, case.feeds, x), case.half(False), case.half(True)
 
-        def fitted():
-            return inside.fit(half.oracle, half.feeds, x, jax.random.fold_in(key, 0), half.plan)
+        def sizes(y, plan):
+            return sizes_at(*parts, y, jnp.abs(x), key, plan)
 
-        y = jax.lax.cond(jnp.isnan(given), fitted, lambda: jnp.full(1, given))
-        return y, inside.judge(part.oracle, part.feeds, x, y, jax.random.fold_in(key, 1), part.plan, at)
+        fit = inside.fit(*parts, sizes(jnp.zeros(1), first).rows, key, first)
+        y = jnp.where(jnp.isnan(given), fit.multipliers, given)
+        fit = fit._replace(face=jnp.where(jnp.isnan(given), fit.face, 0))  # of what is given nothing can be taken away
+        return y, inside.judge(*parts, y, sizes(y, second), key, second, at, fit)
 
     return jax.lax.map(one, keys)
 
@@ -188,8 +191,9 @@ def repeat(case: Case, repetitions: int, draws: int, confidence: float = 0.95, s
     keys = jax.random.split(jax.random.key(seed), repetitions)
     x = jnp.asarray(case.x, float)
     problem = problem_of(case)
-    part = inside._case(problem, x, inside._Ask(2 * draws, 0.95, 0.0), keys[0], "samples", halves=True).judge
-    at = inside.level_for(part.oracle, part.plan, confidence)
+    samples = _samples.case_of(problem, x, 2 * draws, keys[0], fits=True)
+    batches = samples.half(True).batches
+    at = inside.levels_for(samples.oracle, batches, 2 * batches, confidence)
     y, found = _repeat(problem, x, jnp.asarray(float(case.given)), keys, 2 * draws, at)
     slope = jnp.asarray(case.slope) + y * jnp.asarray(case.normal)
     stationarity, natural = map(np.asarray, _truths(problem, x, slope))
@@ -202,10 +206,10 @@ def repeat(case: Case, repetitions: int, draws: int, confidence: float = 0.95, s
         "q": np.full(repetitions, residual),
     }
     bounds = {
-        "stationarity": found.stationarity,
+        "stationarity": _absolute(found.lengths.stationarity),
         "natural residual": found.natural_residual,
-        "feasibility": found.feasibility,
-        "complementarity": found.complementarity,
+        "feasibility": _absolute(found.lengths.feasibility),
+        "complementarity": _absolute(found.lengths.complementarity),
         "q": jax.tree.map(lambda each: each[:, 0], found.residuals),
     }
     rounding = 1e-9
@@ -215,18 +219,23 @@ def repeat(case: Case, repetitions: int, draws: int, confidence: float = 0.95, s
     }
     return Outcome(
         covered,
-        np.asarray(found.stationarity.heavy),
-        np.asarray(found.stationarity.low),
-        np.asarray(found.stationarity.high),
+        np.asarray(bounds["stationarity"].heavy),
+        np.asarray(bounds["stationarity"].low),
+        np.asarray(bounds["stationarity"].high),
         stationarity,
     )
+
+
+def _absolute(bounds: Any) -> Any:
+    """In the units of the problem."""
+    return jax.tree.map(lambda part: part[:, 0], bounds)
 
 
 @eqx.filter_jit
 def _on_face(problem: lx.Problem, x: Any, mean: Any, errors: Any) -> Any:
     """The residual of a gradient, and what errors of the gradient do to it on the face where it lies."""
-    oracle, _ = inside._bound(problem, x, problem.sources)
-    value, face = jax.linearize(inside._to_cone(oracle, x), mean)
+    oracle, _ = _samples.bound(problem, x, problem.sources)
+    value, face = jax.linearize(inside.to_cone(oracle, x), mean)
     return value, jax.vmap(face)(errors)
 
 
@@ -333,7 +342,10 @@ def cost() -> list[str]:
 def memory(side: int = 1000) -> list[str]:
     """What the compiler sets aside for a certificate of a linear layer, in copies of it."""
     key, x = jax.random.key(0), jnp.full(side**2, 1 / side**2, jnp.float32)
-    lines = ["| x lies | fit a multiplier | draw | stationarity | natural residual |", "|---|---|---|---|---|"]
+    lines = [
+        "| x lies | fit a multiplier | sizes | draw | stationarity | natural residual |",
+        "|---|---|---|---|---|---|",
+    ]
     places = {
         "anywhere": {},
         "in a box": {"within": lx.sets.Box(-1.0, 1.0)},
@@ -347,21 +359,22 @@ def memory(side: int = 1000) -> list[str]:
             constraints={"norm": lx.AtMost(lambda x: x @ x, 1.0, samples=None)},
             **options,
         )
-        case = inside._case(problem, x, inside._Ask(10_000, 0.95, 0.0), key, "samples", halves=True)
-        half, part, y = case.fit, case.judge, jnp.zeros(1, jnp.float32)
-        at = inside.level_for(part.oracle, part.plan, 0.95)
-        draw = (inside._means, part.oracle, part.feeds, x, y, key, part.plan)
+        case = _samples.case_of(problem, x, 10_000, key, fits=True)
+        parts, plan, y = (case.oracle, case.feeds, x), case.half(True), jnp.zeros(1, jnp.float32)
+        at = inside.levels_for(case.oracle, plan.batches, plan.batches, 0.95).lengths
+        draw = (inside.means_of, *parts, y, key, plan)
         shapes = eqx.filter_eval_shape(*draw).gradient
         spread = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         held = sum(leaf.nbytes for leaf in spread)
         copies = [
-            _bytes(inside.fit, half.oracle, half.feeds, x, key, half.plan),
+            _bytes(inside.fit, *parts, y, key, plan),
+            _bytes(sizes_at, *parts, y, x, key, plan),
             _bytes(*draw),
-            held + _bytes(inside._stationarity, part.oracle, spread, x, at, bool(options)),
+            held + _bytes(inside.stationarity, case.oracle, spread, x, at, bool(options), x, x[None]),
         ]
         if options:
-            copies.append(held + _bytes(inside._natural_residual, part.oracle, spread, x, at))
-        cells = [f"{bytes_ / x.nbytes:.1f}" for bytes_ in copies] + [""] * (4 - len(copies))
+            copies.append(held + _bytes(inside.natural_residual, case.oracle, spread, x, at))
+        cells = [f"{bytes_ / x.nbytes:.1f}" for bytes_ in copies] + [""] * (5 - len(copies))
         lines.append(f"| {place} | {' | '.join(cells)} |")
         print(lines[-1], flush=True)
     return lines

@@ -14,6 +14,7 @@ from rich.table import Table
 
 import lariax as lx
 from lariax import gallery, report, runs
+from lariax.certificate import SAYS
 
 PROMISED = 0.02  # a gap between the rates at which women and men are accepted
 AIM = 0.005  # lower by more than the half-width of an interval from 16,281 rows, about 0.01
@@ -39,7 +40,7 @@ def row_of(name, where, certificate, measures):
         name,
         where,
         gap_of(certificate),
-        {"surely": "yes, surely", "violated": "no"}.get(found.holds, found.holds),
+        SAYS[found.holds],
         f"{measures[f'accuracy, {where}']:.3f}",
         f"{measures[f'area under ROC, {where}']:.3f}",
         f"{measures[f'loss, {where}']:.3f}",

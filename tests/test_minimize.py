@@ -151,3 +151,41 @@ def test_with_samples():
     np.testing.assert_allclose(result.x, [0.0, 2.0], atol=0.05)
     assert abs(result.x.sum() - 2) < 1e-12
     assert result.iterations == 10_000
+
+
+# --- success, whatever the units
+
+
+def distance(units, unit, x):
+    return unit * 0.5 * jnp.sum((x / units - jnp.array([2.0, 3.0], x.dtype)) ** 2)
+
+
+def total(units, unit, x):
+    return unit * jnp.sum(x / units)
+
+
+def in_units(units, unit=1.0, row=1.0, start=(1.0, 1.0), dtype=jnp.float64):
+    """The point of x1 + x2 <= 4 that is nearest to (2, 3), all in other units; and how far it is from (1.5, 2.5)."""
+    units, unit, row = (jnp.asarray(value, dtype) for value in (units, unit, row))
+    half = NonlinearConstraint(Partial(total, units, row), -np.inf, 4 * row)
+    result = lx.minimize(Partial(distance, units, unit), jnp.asarray(start, dtype) * units, constraints=half)
+    return result, np.abs(np.asarray(result.x / units, float) - [1.5, 2.5]).max()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_success_does_not_depend_on_units(seed):
+    rng = np.random.default_rng(seed)
+    plain, _ = in_units(np.ones(2))
+    other, error = in_units(10 ** rng.uniform(-2, 2, 2), *10 ** rng.uniform(-3, 3, 2))
+    assert plain.success
+    assert other.success
+    assert error < 1e-6
+
+
+@pytest.mark.parametrize("seed", [8, 9, 10])
+def test_success_is_not_said_where_a_variable_is_wrong(seed):
+    """Its gradient is small beside that of the other, and in single precision nobody comes near the solution."""
+    rng = np.random.default_rng(seed)
+    units, others, start = 10 ** rng.uniform(-3, 3, 2), 10 ** rng.uniform(-3, 3, 2), rng.choice([0.0, 1.0], 2)
+    result, error = in_units(units, others[1], others[0], start, jnp.float32)
+    assert result.success == (error < 1e-2)

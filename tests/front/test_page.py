@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from lariax import report
+from lariax.certificate import HOLDS, SAYS, ConstraintReport
 from lariax.runs import RunFolderError
 
 
@@ -33,7 +34,7 @@ def test_the_numbers_of_the_run(saved_run):
     assert certificate.heldout.verdict in text
     for measure in (certificate.stationarity, certificate.feasibility, certificate.heldout.objective):
         assert f"{measure.estimate:.4g}" in text
-    for name in ("sum", "top", "least of 2", "largest of 2", "QuadraticPenalty", "jaxlib", "A small problem"):
+    for name in ("sum", "top", "[0] of 2 entries", "QuadraticPenalty", "jaxlib", "A small problem"):
         assert name in text
 
 
@@ -66,6 +67,41 @@ def test_panels(saved_run):
     assert charts["top"].bound is None
     assert [mark.label for mark in charts["sum"].marks] == ["certificate", "held out"]
     assert [line.label for line in charts["top"].lines] == ["top[0]", "top[1]"]
+
+
+def gap_of(value, low, high, holds):
+    """A gap in both directions, at most 0.02."""
+    sides = (np.array([-value, value]), np.array([-high, low]), np.array([-low, high]))
+    return ConstraintReport(*sides, "<=", np.full(2, 0.02), holds)
+
+
+def test_a_verdict_stands_beside_the_entry_that_it_is_about(saved_run):
+    """-0.1741 is not what violates a bound of 0.02; and another entry may be the worst on held-out rows."""
+    beside = gap_of(-0.15, -0.16, -0.14, "violated")
+    heldout = dataclasses.replace(saved_run.certificate.heldout, constraints={"gap": beside})
+    own = {"gap": gap_of(0.1741, 0.1741, 0.1741, "violated")}
+    certificate = dataclasses.replace(saved_run.certificate, constraints=own, heldout=heldout)
+    text = " ".join(Outline(report.html([dataclasses.replace(saved_run, certificate=certificate)])).texts)
+    text = re.sub(r"\s+", " ", text)
+    assert re.search(r"gap \[1\] of 2 entries <= 0.02 0.1741 ✗ no exact -0.15 -0.16 to -0.14", text)
+    assert re.search(r"gap \[0\] of 2 entries <= 0.02 -0.1741 exact 0.15 ✗ no 0.14 to 0.16", text)
+    assert "'gap'[1] (0.1741, asked <= 0.02) is violated" in text
+    table = str(certificate)
+    assert re.search(r"gap\[1\] <= 0.02, of 2 +│ 0.1741 .* │ no +│ -0.15 .* │ +│", table)
+    assert re.search(r"gap\[0\] <= 0.02, of 2 +│ -0.1741 .* │ +│ 0.15 .* │ no +│", table)
+
+
+@pytest.mark.parametrize("holds", HOLDS)
+def test_page_and_terminal_answer_in_the_same_words(saved_run, holds):
+    """Whether constraints hold decides the colour, not whether the last digit of a gradient is 0."""
+    own = {"gap": gap_of(0.0052, 0.0052, 0.0052, holds)}
+    certificate = dataclasses.replace(saved_run.certificate, constraints=own, heldout=None)
+    assert certificate.stationarity.low > certificate.tolerance
+    page = report.html([dataclasses.replace(saved_run, certificate=certificate)])
+    for text in (page, str(certificate), certificate._repr_html_()):
+        assert SAYS[holds] in text
+    tone = {"surely": "good", "probably": "good", "undecided": "fair", "violated": "bad"}[holds]
+    assert f'class="verdict {tone}"' in page
 
 
 def test_a_foreign_file_stays(saved_run, tmp_path):

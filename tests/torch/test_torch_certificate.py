@@ -132,3 +132,39 @@ def test_what_is_not_judged_is_said():
     kinds = CONSTRAINTS | {"each": lt.AtMost(0.0, indexed=10)}
     certificate = lt.certify(model, closure, batches(), kinds, population=False)
     assert "not judged: ['each']" in certificate.warnings[-1]
+
+
+def trained(multipliers, x=(0.0, 2.0)):
+    """A model at a point, and an optimizer that has ended with these multipliers."""
+    model = Point(list(x))
+    opt = lt.QuadraticPenalty([model.x], {"sum": lt.Equal(2.0, samples=None), "low": lt.AtMost(0.5)})
+    opt._named_multipliers = lambda: {name: torch.tensor(float(y)) for name, y in multipliers.items()}
+    return model, opt
+
+
+def test_the_multipliers_of_the_optimizer_are_judged_first():
+    """(0, 2) solves the problem with multipliers (1, 0): E z is (1, 3), and nothing binds but the sum."""
+    own = {"sum": 1.0, "low": 0.0}
+    model, opt = trained(own)
+    certificate = lt.certify(model, model.closure, batches(), opt)
+    assert not certificate.fitted
+    assert {name: float(y) for name, y in certificate.multipliers.items()} == own
+    assert certificate.stationarity.low == 0
+
+
+def test_fitted_ones_where_those_of_the_optimizer_are_refuted():
+    model, opt = trained({"sum": 1.0, "low": 3.0})
+    certificate = lt.certify(model, model.closure, batches(), opt)
+    assert certificate.fitted
+    assert certificate.stationarity.low == 0
+    assert certificate.multipliers["low"] == 0
+
+
+def test_values_are_judged_on_all_rows():
+    model = Point([0.3, 1.6])
+
+    def width(multipliers):
+        report = lt.certify(model, model.closure, batches(), CONSTRAINTS, multipliers).constraints["low"]
+        return float(report.high - report.low)
+
+    assert width(None) < 1.15 * width({"sum": 0.9, "low": 0.1})

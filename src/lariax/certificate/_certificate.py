@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 HOLDS = ("surely", "probably", "undecided", "violated")
+SAYS = {"surely": "yes, surely", "probably": "probably", "undecided": "undecided", "violated": "no"}
+"""The same as answers to a question: what tables and pages show."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class ConstraintReport:
         value: the estimate of E[fun], entry by entry, in the units of `fun`.
         low, high: the ends of its interval; for several entries the intervals hold for all of them at once.
         relation, bound: what was asked of it.
-        holds: the worst of its entries.
+        holds: the worst of its entries, which `worst` tells.
 
             surely      the whole interval keeps the bound (within the tolerance)
             probably    the estimate keeps the bound and the interval does not; for an equality, the bound is within one
@@ -47,13 +49,45 @@ class ConstraintReport:
     bound: np.ndarray
     holds: str
 
+    @property
+    def worst(self) -> int:
+        """The place, in `np.ravel`, of the entry that `holds` speaks of."""
+        value, low, high = (np.ravel(part - self.bound) for part in (self.value, self.low, self.high))
+        if self.relation == ">=":
+            value, low, high = -value, -high, -low
+        if self.relation == "=":  # how far off, by the estimate, at least and at most
+            value, low, high = np.abs(value), np.maximum(low, -high), np.maximum(high, -low)
+            value = value / np.where(high > low, high - low, 1) if self.holds == "undecided" else value
+        deciding = {"violated": low, "undecided": value, "probably": high, "surely": high}[self.holds]
+        broken = ~np.isfinite(np.ravel(self.value))
+        return int(np.argmax(np.where(broken, np.inf, deciding)))
+
+    def at(self, entry: int) -> Interval:
+        """The value of one entry, by its place in `np.ravel`."""
+        return Interval(*(float(np.ravel(part)[entry]) for part in (self.value, self.low, self.high)))
+
+    def asked(self, entry: int) -> str:
+        """What was asked of an entry, as `<= 0.005`."""
+        return f"{self.relation} {np.ravel(self.bound)[entry]:.4g}"
+
+    def place(self, entry: int) -> str:
+        """An entry as an index: `[3]` or `[1, 2]`; nothing for a number."""
+        if self.value.ndim == 0:
+            return ""
+        return str([int(i) for i in np.unravel_index(entry, self.value.shape)])
+
     def __str__(self) -> str:
-        return f"{_range(self.value)} [{np.min(self.low):.3g}, {np.max(self.high):.3g}]"
+        words = str(self.at(self.worst))
+        return words if self.value.size == 1 else f"{words} at {self.place(self.worst)}, the worst of {self.value.size}"
 
 
-def _range(values: np.ndarray) -> str:
-    low, high = float(np.min(values)), float(np.max(values))
-    return f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}"
+@dataclass(frozen=True)
+class Relative:
+    """The measures without units, each part beside the size of its own: see `Certificate.relative`."""
+
+    stationarity: Interval
+    feasibility: Interval
+    complementarity: Interval
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,11 +99,17 @@ class Certificate:
             distance to minus the subdifferential of the regulariser.
         feasibility: the length of (equality residuals, excesses over inequality bounds, distance to the set).
         complementarity: the length of (multiplier times residual) over the inequalities.
+        relative: the same three without units: the entries of the gradient beside the terms that cancel in them and
+            beside what they change by when x changes by its own size (the root of the mean square of these ratios);
+            residuals beside their bounds and what they change by; inactive rows as far as their multipliers have a
+            share in the Lagrangian. Other units of x, of the objective or of a constraint do not change them. None
+            where gradients were made elsewhere (`lariax.torch`).
         natural_residual: || x - P(x - v) || with v the gradient of the Lagrangian: beside the distance to the cone,
             since the two can differ at a point that is nearly, not exactly, on the boundary.
         objective: E[f], without the regulariser.
         constraints: a `ConstraintReport` for each name.
-        multipliers: by name, with L = f + sum y . c; fitted says whether they come from a part of the draws.
+        multipliers: by name, with L = f + sum y . c; fitted says whether they come from a part of the draws. Then the
+            lower end of stationarity is one for all multipliers.
         population: True: about the distribution that samples come from. False: about all rows of a data set.
         exact: whether every row was used, so that there is no sampling error.
         heldout: the same for rows never trained on, where the problem has them.
@@ -78,12 +118,14 @@ class Certificate:
         tolerance: up to where a violation or a distance counts as none, in `holds` and in the verdict.
         warnings: what may be wrong with the statements made, in words.
         violated: the names of constraints that are.
+        feasible: whether all of them hold, in the words of `holds`.
         verdict: one sentence.
     """
 
     stationarity: Interval
     feasibility: Interval
     complementarity: Interval
+    relative: Relative | None
     natural_residual: Interval
     objective: Interval
     constraints: Mapping[str, ConstraintReport]
@@ -109,8 +151,17 @@ class Certificate:
         return [name for name, report in self.constraints.items() if report.holds == "violated"]
 
     @property
+    def feasible(self) -> str:
+        """Whether every constraint holds, as well as the worst of them does."""
+        if self.outside > 0:
+            return "violated"
+        return max((report.holds for report in self.constraints.values()), key=HOLDS.index, default="surely")
+
+    @property
     def verdict(self) -> str:
-        return f"{_judgement(self)} ({_circumstances(self)})."
+        from lariax.certificate._verdict import verdict
+
+        return verdict(self)
 
     def __str__(self) -> str:
         from lariax.certificate._table import as_text
@@ -126,44 +177,3 @@ class Certificate:
         from lariax.certificate._table import as_html
 
         return as_html(self)
-
-
-def _judgement(certificate: Certificate) -> str:
-    broken = certificate.violated
-    s, f, c = certificate.stationarity, certificate.feasibility, certificate.complementarity
-    if not all(np.isfinite([s.high, f.high, c.high])):
-        return "Nothing can be said: a function or its gradient is not finite here"
-    moreover = f"; and not stationary, off by {_at_least(s)}" if s.low > certificate.tolerance else ""
-    if certificate.outside > 0:
-        return f"Not feasible: x lies {certificate.outside:.3g} outside of its set{moreover}"
-    if broken:
-        verb = "is" if len(broken) == 1 else "are"
-        return f"Not feasible: {_listed(broken)} {verb} violated, in all by {_at_least(f)}{moreover}"
-    if certificate.within(certificate.tolerance):
-        return f"A solution within {certificate.tolerance:.3g}: feasible, stationary and complementary"
-    feasible = "Feasible" if f.high <= certificate.tolerance else f"Feasible to within {f.high:.3g}"
-    if s.low > certificate.tolerance:
-        return f"{feasible}, but not stationary: the gradient of the Lagrangian is off by {_at_least(s)}"
-    if c.low > certificate.tolerance:
-        return f"{feasible}, but a multiplier is at work on an inactive constraint: complementarity is {_at_least(c)}"
-    return (
-        f"{feasible}, and not distinguishable from a solution: stationarity is at most {s.high:.3g}, complementarity "
-        f"at most {c.high:.3g}"
-    )
-
-
-def _at_least(interval: Interval) -> str:
-    if interval.low == interval.high:
-        return f"{interval.estimate:.3g}"
-    return f"{interval.estimate:.3g} (at least {interval.low:.3g})"
-
-
-def _circumstances(certificate: Certificate) -> str:
-    if certificate.exact:
-        return f"{certificate.about}, no sampling error"
-    return f"{certificate.about}, {certificate.confidence:.4g} confidence each, {certificate.draws:,} draws"
-
-
-def _listed(names: list[str]) -> str:
-    shown = [repr(name) for name in names[:4]] + ([f"{len(names) - 4} more"] if len(names) > 4 else [])
-    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"

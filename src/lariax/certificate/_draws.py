@@ -98,17 +98,34 @@ class Plan(eqx.Module):
     batches: int = eqx.field(static=True)
     count: int = eqx.field(static=True)  # samples of each source in a step
     steps: Int[np.ndarray, ""]  # in a batch
+    first: Int[np.ndarray, ""] = eqx.field(
+        default_factory=lambda: np.asarray(0, np.int32)
+    )  # the number of its first step
 
     @property
     def samples(self) -> Int[np.ndarray, ""]:
         return self.batches * self.steps * self.count
 
+    def half(self, second: bool, dimension: int) -> "Plan":
+        """The first or the second half of the steps, in batches of their own; of all rows, all of them."""
+        if self.batches == 1:
+            return self
+        steps = int(self.batches * self.steps) // 2
+        batches = _batches(steps, dimension)
+        first = int(self.first) + (steps if second else 0)
+        return Plan(batches, self.count, np.asarray(steps // batches, np.int32), np.asarray(first, np.int32))
+
+
+def _batches(steps: int, dimension: int) -> int:
+    """Few where x is large, for memory."""
+    return int(np.clip(BATCH_ENTRIES // dimension, FEWEST_BATCHES, max(FEWEST_BATCHES, min(MOST_BATCHES, steps))))
+
 
 def plan_for(samples: int, dimension: int, together: int) -> Plan:
-    """At most `samples`, and nearly as many; few batches where x is large, for memory."""
-    batches = int(np.clip(BATCH_ENTRIES // dimension, FEWEST_BATCHES, min(MOST_BATCHES, samples)))
+    """At most `samples`, and nearly as many, in steps so short that little is lost when they are cut into batches."""
+    batches = _batches(samples, dimension)
     each = samples // batches
-    count = max(size for size in (1, 4, 16, 64, LARGEST_STEP) if size <= max(1, min(together, each // 8)))
+    count = max(size for size in (1, 4, 16, 64, LARGEST_STEP) if size <= max(1, min(together, each // 16)))
     return Plan(batches, count, np.asarray(each // count, np.int32))
 
 
@@ -210,7 +227,7 @@ def batch_means(
 
     def one_batch(batch: Int[Array, ""], start: PyTree) -> Means:
         def add(step: Int[Array, ""], total: Means) -> Means:
-            return jax.tree.map(jnp.add, total, one_step(batch * plan.steps + step))
+            return jax.tree.map(jnp.add, total, one_step(batch * plan.steps + step + plan.first))
 
         return jax.lax.fori_loop(0, plan.steps, add, nothing._replace(gradient=start))
 

@@ -1,4 +1,4 @@
-"""Least-squares multipliers over the allowed signs."""
+"""Least-squares multipliers over the rows that may be active."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -7,16 +7,28 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Key
 
-from lariax.certificate._draws import Feeds, Plan, View, batch_means, batch_of, shares
+from lariax.certificate._cone import Face, face_of, nearest_in_cone
+from lariax.certificate._draws import Feeds, Means, Plan, View, batch_means, batch_of, shares
 from lariax.oracle import Oracle, Vector
 
-MOST_JACOBIAN_ROWS = 32
+MOST_JACOBIAN_ROWS = 512
 MOST_JACOBIAN_ENTRIES = 2**22
-PRODUCT_SAMPLES = 1024  # behind J and J^T where the Jacobian is not formed
-DENSE_STEPS = 400
-PRODUCT_STEPS = 60
+ROWS_AT_ONCE = 32  # of the Jacobian, in one pass backwards
+SAMPLED_ROWS = 32  # beyond which a sampled Jacobian is that of
+PRODUCT_SAMPLES = 1024  # samples
+PRODUCT_STEPS = 200
+CLEARLY = 2.0  # standard errors by which a row is inactive before that counts for anything
+NEAR = 0.05  # of its size: a row that is inactive by more gets no multiplier
 
 Multipliers = Float[Array, " m"]
+
+
+class Fit(NamedTuple):
+    """Multipliers, the directions that they can take care of (None: not known), and the values of their samples."""
+
+    multipliers: Multipliers
+    face: Face | None
+    seen: Means | None
 
 
 def forms_jacobian(oracle: Oracle) -> bool:
@@ -31,42 +43,99 @@ def fit_multipliers(
     key: Key[Array, ""],
     plan: Plan,
     residual: Callable[[Vector], Vector],
-) -> Multipliers:
-    """argmin over the allowed signs of  || R(grad f + J^T y) ||^2 + sum over inequalities of (r_i y_i)^2.
+    sizes: Multipliers,
+) -> Fit:
+    """argmin over the allowed signs of  || R(grad f + J^T y) ||^2 / 2 + sum over inequalities of price_i y_i.
 
-    The second term is what y costs in complementarity; a row that is clearly inactive and farther from its bound than a
-    step of length one could reach gets 0. With few rows the mean Jacobian is formed; otherwise J and J^T are products
-    on at most `PRODUCT_SAMPLES` of the samples (deterministic constraints need none).
+    A row that is clearly inactive has a price, and gets nothing where it is inactive by more than `NEAR` of its size.
+    Where it is not too large the mean Jacobian is formed; otherwise J and J^T are products on at most `PRODUCT_SAMPLES`
+    of the samples (deterministic constraints need none).
     """
     dense = forms_jacobian(oracle)
-    identity = jnp.eye(oracle.rows, dtype=oracle.dtype)
+    none = oracle.split(jnp.zeros(oracle.rows, oracle.dtype))
+    together = dense and oracle.rows <= SAMPLED_ROWS
 
     def gradient(view: View) -> tuple[Vector, Float[Array, "m d"] | None]:
-        jacobian = jax.vmap(lambda y: view.pull(oracle.split(y), objective=0.0))(identity) if dense else None
-        return view.pull(oracle.split(jnp.zeros(oracle.rows, oracle.dtype))), jacobian
+        return view.pull(none), _rows_of(oracle, view) if together else None
 
     means = batch_means(oracle, feeds, z, key, plan, gradient, apart=False)
     slope, jacobian = means.gradient
+    seen = means._replace(gradient=None)
     if dense:
-        return fit_dense(oracle, means.residuals, slope, jacobian, residual)
+        if jacobian is None:
+            jacobian = _sampled_jacobian(oracle, feeds, z, key, plan)
+        return fit_dense(oracle, seen, slope, jacobian, residual, sizes)
     products = _matrix_free(oracle, feeds, z, key, plan)
-    price, free = _prices(oracle, means.residuals, None)
-    y = _least_squares(slope, products, price, free, _Scaling(lambda t: t, lambda y: y), residual, PRODUCT_STEPS)
-    return jnp.where(jnp.all(jnp.isfinite(y)), y, 0)
+    near, may = _slacks(oracle, means.residuals, sizes)
+    y = _by_products(oracle, slope, products, near, may, residual)
+    return Fit(jnp.where(jnp.all(jnp.isfinite(y)), y, 0), None, seen)
 
 
 def fit_dense(
     oracle: Oracle,
-    residuals: Float[Array, "k m"],
+    seen: Means,
     slope: Vector,
     jacobian: Float[Array, "m d"],
     residual: Callable[[Vector], Vector],
-) -> Multipliers:
+    sizes: Multipliers,
+) -> Fit:
     """The same from batch means of the residuals, the mean gradient of f and the mean Jacobian."""
-    products = _Products(lambda v: jacobian @ v, lambda y: y @ jacobian)
-    price, free = _prices(oracle, residuals, jnp.sqrt(jnp.sum(jacobian**2, axis=1)))
-    y = _least_squares(slope, products, price, free, _scaling(oracle, jacobian, price), residual, DENSE_STEPS)
-    return jnp.where(jnp.all(jnp.isfinite(y)), y, 0)
+    near, may = _slacks(oracle, seen.residuals, sizes)
+    lengths = jnp.sqrt(jnp.sum(jacobian**2, axis=1))
+    may &= lengths > 0
+    unit = jacobian / jnp.where(lengths > 0, lengths, 1)[:, None]
+    scaled = nearest_in_cone(slope, unit, near * _norm(residual(slope)), oracle.inequality, may, residual)
+    y = scaled / jnp.where(lengths > 0, lengths, 1)
+    y = jnp.where(jnp.all(jnp.isfinite(y)), y, 0)
+    at_work = may & ((y > 0) | ~oracle.inequality)
+    return Fit(y, face_of(slope + y @ jacobian, jnp.where(at_work[:, None], unit, 0), residual), seen)
+
+
+def _slacks(
+    oracle: Oracle, residuals: Float[Array, "k m"], sizes: Multipliers
+) -> tuple[Multipliers, Bool[Array, " m"]]:
+    """How far each inequality is surely inactive, in units of its size; and which rows may be active."""
+    k = residuals.shape[0]
+    mean = jnp.mean(residuals, axis=0)
+    error = jnp.sqrt(jnp.sum((residuals - mean) ** 2, axis=0) / (k * max(k - 1, 1)))
+    slack = jnp.where(oracle.inequality, jnp.maximum(-mean - CLEARLY * error, 0), 0)
+    near = slack / jnp.where(sizes > 0, sizes, 1)
+    return near, near <= NEAR
+
+
+def _norm(vector: Vector) -> Float[Array, ""]:
+    return jnp.sqrt(jnp.sum(vector**2))
+
+
+# --- the Jacobian
+
+
+def _rows_of(oracle: Oracle, view: View) -> Float[Array, "m d"]:
+    """A step's part of the mean Jacobian."""
+    identity = jnp.eye(oracle.rows, dtype=oracle.dtype)
+    return jax.lax.map(lambda y: view.pull(oracle.split(y), objective=0.0), identity, batch_size=ROWS_AT_ONCE)
+
+
+def _steps_of_products(oracle: Oracle, plan: Plan) -> ArrayLike:
+    """How many steps of the plan go into J: one, where nothing is random."""
+    if not oracle.has_random_constraints:
+        return 1
+    most = plan.batches * plan.steps
+    if plan.batches == 1:  # all rows of the data, whose shares add up over all steps alone
+        return most
+    return jnp.minimum(most, -(-PRODUCT_SAMPLES // plan.count))
+
+
+def _sampled_jacobian(oracle: Oracle, feeds: Feeds, z: Vector, key: Key[Array, ""], plan: Plan) -> Float[Array, "m d"]:
+    """The mean Jacobian over the first samples."""
+    count = _steps_of_products(oracle, plan)
+
+    def add(step: Array, total: Float[Array, "m d"]) -> Float[Array, "m d"]:
+        at = step + plan.first
+        look = oracle.look(z, batch_of(feeds, key, at, plan.count))
+        return total + _rows_of(oracle, View(look, *shares(oracle, feeds, at, plan.count, count)))
+
+    return jax.lax.fori_loop(0, count, add, jnp.zeros((oracle.rows, oracle.dimension), oracle.dtype))
 
 
 class _Products(NamedTuple):
@@ -74,52 +143,14 @@ class _Products(NamedTuple):
     backward: Callable[[Multipliers], Vector]  # J^T y
 
 
-class _Scaling(NamedTuple):
-    """y = S t: in t the problem is better conditioned, and the signs of inequalities are the same."""
-
-    apply: Callable[[Multipliers], Multipliers]
-    transposed: Callable[[Multipliers], Multipliers]
-
-
-class _Free(NamedTuple):
-    low: Multipliers
-    high: Multipliers
-
-
-def _prices(oracle: Oracle, residuals: Float[Array, "k m"], sizes: Multipliers | None) -> tuple[Multipliers, _Free]:
-    """What a multiplier costs in complementarity, and the values it may take."""
-    k = residuals.shape[0]
-    mean = jnp.mean(residuals, axis=0)
-    error = jnp.sqrt(jnp.sum((residuals - mean) ** 2, axis=0) / (k * max(k - 1, 1)))
-    price = jnp.where(oracle.inequality, mean, 0)
-    beyond: Bool[Array, " m"] = oracle.inequality & (mean + 3 * error < 0)
-    beyond &= (jnp.abs(mean) > sizes) if sizes is not None else (jnp.abs(mean) > 1)
-    low = jnp.where(oracle.inequality, 0, -jnp.inf)
-    return price, _Free(low, jnp.where(beyond, 0, jnp.inf))
-
-
-def _scaling(oracle: Oracle, jacobian: Float[Array, "m d"], price: Multipliers) -> _Scaling:
-    """Equalities are made orthonormal, inequalities are scaled to length one."""
-    equality = jnp.where(oracle.inequality[:, None], 0, jacobian)
-    values, vectors = jnp.linalg.eigh(jnp.matmul(equality, equality.T, precision="highest"))
-    kept = values > oracle.rows * jnp.finfo(oracle.dtype).eps * jnp.max(values, initial=0)
-    whiten = (vectors * jnp.where(kept, 1 / jnp.sqrt(jnp.where(kept, values, 1)), 0)) @ vectors.T
-    lengths = jnp.sqrt(jnp.sum(jacobian**2, axis=1) + price**2)
-    diagonal = jnp.where(oracle.inequality & (lengths > 0), 1 / jnp.where(lengths > 0, lengths, 1), 0)
-    matrix = whiten + jnp.diag(diagonal)
-    return _Scaling(lambda t: matrix @ t, lambda y: matrix.T @ y)
-
-
 def _matrix_free(oracle: Oracle, feeds: Feeds, z: Vector, key: Key[Array, ""], plan: Plan) -> _Products:
     """J and J^T of the mean over the first samples, recomputed for each product."""
-    count: ArrayLike = 1
-    if oracle.has_random_constraints:  # a plan of one batch is for all rows, whose shares add up over all steps alone
-        most = plan.batches * plan.steps
-        count = most if plan.batches == 1 else jnp.minimum(most, -(-PRODUCT_SAMPLES // plan.count))
+    count = _steps_of_products(oracle, plan)
 
     def part(point: Vector, step: Array) -> Multipliers:
-        _, rows = shares(oracle, feeds, step, plan.count, count)
-        seen = oracle.residuals(point, batch_of(feeds, key, step, plan.count))
+        at = step + plan.first
+        _, rows = shares(oracle, feeds, at, plan.count, count)
+        seen = oracle.residuals(point, batch_of(feeds, key, at, plan.count))
         return jnp.concatenate([jnp.sum(share * r, axis=0) for share, r in zip(rows, seen, strict=True)])
 
     def total(one: Callable[[Array], Array], like: Array) -> Array:
@@ -134,47 +165,48 @@ def _matrix_free(oracle: Oracle, feeds: Feeds, z: Vector, key: Key[Array, ""], p
     return _Products(forward, backward)
 
 
-def _least_squares(
+# --- without a Jacobian
+
+
+def _by_products(
+    oracle: Oracle,
     slope: Vector,
     products: _Products,
-    price: Multipliers,
-    free: _Free,
-    scale: _Scaling,
+    near: Multipliers,
+    may: Bool[Array, " m"],
     residual: Callable[[Vector], Vector],
-    most: int,
 ) -> Multipliers:
-    """Accelerated projected gradient with restarts, in scaled multipliers."""
+    """Accelerated projected gradient with restarts, in multipliers of rows of about unit length."""
+    dtype = slope.dtype
 
-    def curvature(t: Multipliers) -> Multipliers:
-        y = scale.apply(t)
-        return scale.transposed(products.forward(products.backward(y)) + price**2 * y)
+    def probed(key: Key[Array, ""]) -> Multipliers:
+        return products.forward(jax.random.rademacher(key, slope.shape, dtype)) ** 2
+
+    lengths = jnp.sqrt(jnp.mean(jax.lax.map(probed, jax.random.split(jax.random.key(0), 8)), axis=0))
+    scale = jnp.where(may & (lengths > 0), 1 / jnp.where(lengths > 0, lengths, 1), 0)
+    price = near * _norm(residual(slope))
+    low = jnp.where(oracle.inequality, 0, -jnp.inf)
 
     def power(_: Array, t: Multipliers) -> Multipliers:
-        image = curvature(t)
-        return image / jnp.maximum(jnp.linalg.norm(image), jnp.finfo(image.dtype).tiny)
+        image = scale * products.forward(products.backward(scale * t))
+        return image / jnp.maximum(_norm(image), jnp.finfo(dtype).tiny)
 
-    start = jax.random.normal(
-        jax.random.key(0), price.shape, price.dtype
-    )  # rows of length one have eigenvectors of ones
-    largest = jnp.linalg.norm(curvature(jax.lax.fori_loop(0, 20, power, start)))
-    step = 1 / jnp.maximum(1.3 * largest, jnp.finfo(price.dtype).tiny)
-
-    def gradient(t: Multipliers) -> Multipliers:
-        y = scale.apply(t)  # the gradient of dist^2 / 2 is minus the residual
-        return scale.transposed(-products.forward(residual(slope + products.backward(y))) + price**2 * y)
+    start = jax.random.normal(jax.random.key(1), near.shape, dtype)  # ones may be no part of the largest eigenvector
+    top = jax.lax.fori_loop(0, 20, power, start)
+    largest = _norm(scale * products.forward(products.backward(scale * top)))
+    step = 1 / jnp.maximum(1.3 * largest, jnp.finfo(dtype).tiny)
 
     def improve(carry: tuple[Array, Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array, Array]:
         count, now, ahead, momentum, _ = carry
-        descent = gradient(ahead)
-        new = jnp.clip(ahead - step * descent, free.low, free.high)
+        left = residual(slope + products.backward(scale * ahead))  # the gradient of dist^2 / 2 is minus that
+        new = jnp.maximum(ahead - step * (price - scale * products.forward(left)), low)
         forward = (1 + jnp.sqrt(1 + 4 * momentum**2)) / 2
         restart = jnp.vdot(ahead - new, new - now) > 0
         beyond = jnp.where(restart, new, new + (momentum - 1) / forward * (new - now))
-        moved = jnp.linalg.norm(new - ahead)
-        done = moved <= 8 * jnp.finfo(now.dtype).eps * (1 + jnp.linalg.norm(new))
-        return count + 1, new, beyond, jnp.where(restart, 1.0, forward).astype(now.dtype), done
+        done = _norm(new - ahead) <= 8 * jnp.finfo(dtype).eps * _norm(new)
+        return count + 1, new, beyond, jnp.where(restart, 1.0, forward).astype(dtype), done
 
-    zero = jnp.zeros_like(price)
-    begin = (jnp.int32(0), zero, zero, jnp.ones((), price.dtype), jnp.asarray(False))
-    final = jax.lax.while_loop(lambda carry: (carry[0] < most) & ~carry[4], improve, begin)
-    return scale.apply(final[1])
+    zero = jnp.zeros_like(near)
+    begin = (jnp.int32(0), zero, zero, jnp.ones((), dtype), jnp.asarray(False))
+    final = jax.lax.while_loop(lambda carry: (carry[0] < PRODUCT_STEPS) & ~carry[4], improve, begin)
+    return scale * final[1]

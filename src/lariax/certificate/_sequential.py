@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 from lariax.certificate._certificate import Certificate
+from lariax.certificate._tolerance import RelativeTolerance, Tolerance, accepts
 
 
 @dataclass(frozen=True)
@@ -27,11 +28,12 @@ class SequentialTest:
     [0.0304, 0.0076, 0.0034]
     """
 
-    tolerance: float
+    tolerance: Tolerance
     confidence: float = 0.95
 
     def __post_init__(self) -> None:
-        if not self.tolerance > 0:
+        value = self.tolerance.value if isinstance(self.tolerance, RelativeTolerance) else self.tolerance
+        if not value > 0:
             raise ValueError(f"tolerance must be positive, found {self.tolerance!r}.")
         if not 0.5 <= self.confidence < 1:
             raise ValueError(f"confidence must be at least 0.5 and below 1, found {self.confidence!r}.")
@@ -43,4 +45,4 @@ class SequentialTest:
         return 1 - (1 - self.confidence) * 6 / (math.pi * look) ** 2
 
     def accepts(self, certificate: Certificate) -> bool:
-        return certificate.within(self.tolerance)
+        return accepts(certificate, self.tolerance)

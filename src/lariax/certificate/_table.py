@@ -3,52 +3,48 @@
 from html import escape
 from io import StringIO
 
-import numpy as np
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from lariax.certificate._certificate import Certificate, ConstraintReport, Interval
+from lariax.certificate._certificate import HOLDS, SAYS, Certificate, ConstraintReport, Interval
 from lariax.problem import visible
 
-COLOURS = {"surely": "green", "probably": "yellow", "undecided": "yellow", "violated": "red"}
-_HEAD = ("", "estimate", "low", "high", "holds")
-_Row = tuple[str, str, str, str, str]
+COLOURS = {SAYS[word]: colour for word, colour in zip(HOLDS, ("green", "yellow", "yellow", "red"), strict=True)}
+"""Of the answers."""
+
+_HEAD = ("", "estimate", "low", "high", "relative", "holds")
+_Row = tuple[str, ...]
 
 
 def _number(value: float) -> str:
     return f"{value:.4g}"
 
 
-def _measure(name: str, interval: Interval) -> _Row:
-    return name, _number(interval.estimate), _number(interval.low), _number(interval.high), ""
+def _ends(interval: Interval) -> tuple[str, str, str]:
+    return _number(interval.estimate), _number(interval.low), _number(interval.high)
 
 
-def _constraint(name: str, report: ConstraintReport) -> list[_Row]:
-    """One line for a number, the extremes for a vector."""
-    bounds = np.unique(report.bound)
-    asked = f"{name} {report.relation} {_number(bounds[0]) if bounds.size == 1 else '...'}"
-    if report.value.size == 1:
-        value, low, high = (_number(float(np.ravel(part)[0])) for part in (report.value, report.low, report.high))
-        return [(asked, value, low, high, report.holds)]
-
-    def line(which: str, entry: int) -> _Row:
-        value, low, high = (_number(float(np.ravel(part)[entry])) for part in (report.value, report.low, report.high))
-        return f"{asked}, {which} of {report.value.size}", value, low, high, report.holds
-
-    return [line("least", int(np.argmin(report.value))), line("largest", int(np.argmax(report.value)))]
+def _measures(certificate: Certificate) -> list[_Row]:
+    rows: list[_Row] = []
+    for name in ("stationarity", "feasibility", "complementarity", "natural residual", "objective"):
+        relative = getattr(certificate.relative, name, None)
+        beside = "" if relative is None else f"{relative.estimate:.2g}"
+        says = SAYS[certificate.feasible] if name == "feasibility" else ""
+        rows.append((name, *_ends(getattr(certificate, name.replace(" ", "_"))), beside, says))
+    return rows
 
 
-def _rows(certificate: Certificate) -> list[_Row]:
-    rows = [
-        _measure("stationarity", certificate.stationarity),
-        _measure("feasibility", certificate.feasibility),
-        _measure("complementarity", certificate.complementarity),
-        _measure("natural residual", certificate.natural_residual),
-        _measure("objective", certificate.objective),
-    ]
-    for name, report in certificate.constraints.items():
-        rows += _constraint(name, report)
+def _constraint(name: str, reports: list[ConstraintReport]) -> list[list[str]]:
+    """One constraint on every side: a number, or the entries of a vector that the answers are about."""
+    rows = []
+    for entry in dict.fromkeys(report.worst for report in reports):
+        first = reports[0]
+        which = "" if first.value.size == 1 else f", of {first.value.size}"
+        row = [f"{name}{first.place(entry)} {first.asked(entry)}{which}"]
+        for report in reports:
+            row += [*_ends(report.at(entry)), "", SAYS[report.holds] if entry == report.worst else ""]
+        rows.append(row)
     return rows
 
 
@@ -61,8 +57,11 @@ def _sides(certificate: Certificate) -> list[tuple[str, Certificate]]:
 def _table(certificate: Certificate) -> tuple[list[str], list[list[str]]]:
     sides = _sides(certificate)
     head = [_HEAD[0], *(f"{side} {title}".strip() for side, _ in sides for title in _HEAD[1:])]
-    each = [_rows(side) for _, side in sides]
-    return head, [[lines[0][0], *(cell for line in lines for cell in line[1:])] for lines in zip(*each, strict=True)]
+    each = [_measures(side) for _, side in sides]
+    rows = [[lines[0][0], *(cell for line in lines for cell in line[1:])] for lines in zip(*each, strict=True)]
+    for name in certificate.constraints:
+        rows += _constraint(name, [side.constraints[name] for _, side in sides])
+    return head, rows
 
 
 def _notes(certificate: Certificate) -> list[str]:
@@ -79,9 +78,11 @@ def _narrow(certificate: Certificate) -> tuple[list[str], list[list[str]]]:
         return _table(certificate)
     head = ["", *(title for side, _ in _sides(certificate) for title in (side, "holds"))]
     _, rows = _table(certificate)
-    return head, [
-        [name, f"{a} [{b}, {c}]", holds, f"{d} [{e}, {f}]", beside] for name, a, b, c, holds, d, e, f, beside in rows
-    ]
+
+    def pair(value: str, low: str, high: str, _: str, holds: str) -> tuple[str, str]:
+        return f"{value} [{low}, {high}]", holds
+
+    return head, [[name, *pair(*cells[:5]), *pair(*cells[5:])] for name, *cells in rows]
 
 
 def as_rich(certificate: Certificate) -> RenderableType:

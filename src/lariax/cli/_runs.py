@@ -10,7 +10,7 @@ import typer
 from jaxtyping import PyTree
 
 from lariax import report as pages
-from lariax.certificate import certify as judge
+from lariax.certificate import certify_run
 from lariax.cli._console import NOT_AS_ASKED, Screen, WrongInput
 from lariax.cli._tasks import split, task_of
 from lariax.report import comparison
@@ -35,7 +35,7 @@ def certify(
             task = task_of(run.settings, problem, f"lariax certify {folder} --problem {{}}")
             x = _as(run, task.x0)
         with screen.waiting(f"certifying on {draws:,} fresh samples"):
-            certificate = judge(task.problem, x, draws=draws, confidence=confidence, seed=seed, tolerance=tolerance)
+            certificate = certify_run(task.problem, x, run.multipliers, draws, confidence, seed, tolerance).certificate
         screen.show(certificate)
         keep_certificate(folder, certificate)
         screen.show(f"\nKept in {folder / 'certificate.json'}; `lariax report {folder}` shows it.")

@@ -187,7 +187,7 @@ class Drive:
 
     def _looked_at(self, position: Position) -> Position:
         assert self.looks
-        sight = self.looks.look(position.iteration, self._concluded(position)[0])
+        sight = self.looks.look(position.iteration, *self._concluded(position))
         return position._replace(looked=self.looks.record, sight=sight)
 
     def _concluded(self, position: Position) -> tuple[PyTree, dict[str, Array]]:

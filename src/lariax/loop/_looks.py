@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 from jaxtyping import Array, Key, PyTree
 
-from lariax.certificate import Certificate, SequentialTest, certify
+from lariax.certificate import Certificate, SequentialTest, Tolerance, certify_run
 from lariax.loop._feed import Feeder
 from lariax.loop._run import NEVER
 from lariax.oracle import Oracle
@@ -61,7 +61,7 @@ class Looks:
         self,
         oracle: Oracle,
         feeder: Feeder,
-        tolerance: float | None,
+        tolerance: Tolerance | None,
         confidence: float,
         key: Key[Array, ""],
         before: Looked,
@@ -109,15 +109,16 @@ class Looks:
             low, high = (middle, high) if fits else (low, middle - 1)
         return low
 
-    def look(self, iteration: int, x: PyTree[Array]) -> Sight | None:
+    def look(self, iteration: int, x: PyTree[Array], multipliers: dict[str, Array]) -> Sight | None:
         """Certify the point of an iteration; None: its Stream has no rows left for that."""
         number, draws = self.record.looks + 1, self.draws_for(iteration)
         problem = self._feeder.problem_ahead(self._problem, draws)
         if problem is None:
             return None
-        certificate = certify(
+        certificate, passes = certify_run(
             problem,
             x,
+            multipliers,
             draws=draws,
             confidence=self._test.confidence_at(number),
             seed=jax.random.fold_in(self._key, number),
@@ -130,7 +131,7 @@ class Looks:
         self.record = Looked(
             number,
             before.draws + certificate.draws - samples * len(handed_out),
-            before.evaluations + self._oracle.evaluations_of(samples),
+            before.evaluations + passes * self._oracle.evaluations_of(samples),
             {i: row + samples for i, row in handed_out.items()},
             sight if best is None or sight.worst < best.worst else best,
         )

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from lariax.certificate import RelativeTolerance, Tolerance
 from lariax.loop._result import Result
 from lariax.loop._solve import solve
 from lariax.methods import AbstractMethod, TangentNormal
@@ -20,6 +21,9 @@ EXACT_ITERATIONS = 16_000
 RANDOM_ITERATIONS = 10_000
 """and for one with samples, if no budget is given."""
 
+RELATIVE = {64: 1e-6, 32: 1e-3}
+"""The default tolerance, by the precision of x."""
+
 
 def minimize(
     fun: Callable[..., Array],
@@ -29,7 +33,7 @@ def minimize(
     constraints: Any = (),
     bounds: Any = None,
     method: AbstractMethod | str = "auto",
-    tolerance: float | None = None,
+    tolerance: Tolerance | None = None,
     **options: Any,
 ) -> Result:
     """Minimise a function under SciPy's constraints: a `Problem` and `solve` in one call.
@@ -46,8 +50,10 @@ def minimize(
             has several kinds of rows. Or constraints of Lariax, by name.
         bounds: `scipy.optimize.Bounds`, pairs (low, high) with None for no bound, or a set of `lariax.sets`.
         method: "auto" takes `TangentNormal` wherever it fits.
-        tolerance: when to stop. By default, for a problem in which nothing is random, 1e-6 (in float32: 1e-3) of
-            1 + ||grad f(x0)||.
+        tolerance: when to stop, as for `solve`. By default, for a problem in which nothing is random, when every part
+            of the certificate is at most 1e-6 (in float32: 1e-3) in units of its own: what is left of each entry of the
+            gradient beside the terms that cancel in it, each residual beside what it is made of. Other units for x,
+            for fun or for a constraint do not change that.
         options: whatever `solve` takes. The budget is 16,000 iterations by default, with samples 10,000.
 
     >>> import jax.numpy as jnp, lariax as lx
@@ -67,9 +73,8 @@ def minimize(
     if method == "auto" and not problem.constraints and TangentNormal.unfit(problem) is None:
         method = TangentNormal()
     if samples is None and tolerance is None:
-        slope = jnp.linalg.norm(jnp.stack([jnp.linalg.norm(leaf) for leaf in jax.tree.leaves(jax.grad(fun)(x))]))
-        relative = 1e-6 if jnp.finfo(slope.dtype).bits == 64 else 1e-3
-        tolerance = relative * (1 + float(slope)) if bool(jnp.isfinite(slope)) else relative
+        lengths = np.concatenate([np.abs(np.ravel(leaf)) for leaf in jax.tree.leaves(x)])
+        tolerance = RelativeTolerance(RELATIVE[jnp.finfo(lengths.dtype).bits], lengths)
     if not {"iterations", "draws", "seconds"} & options.keys():
         options["iterations"] = EXACT_ITERATIONS if samples is None else RANDOM_ITERATIONS
     return solve(problem, x, method, tolerance=tolerance, **options)

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from lariax.certificate import DRAWS, Certificate, certify
+from lariax.certificate import Certificate, certify, certify_run, draws_for_run
 from lariax.loop._feed import Feeder
 from lariax.loop._looks import Looked
 from lariax.loop._run import NEVER, Rhythm, Run
@@ -137,7 +137,9 @@ class Result(eqx.Module):
         history: a table, see `History`.
         error: what a `Stream` raised, if that is what ended the run; the answer so far is returned all the same.
         certificate: what is known of x, see `Certificate`. With tolerance= or output="best" it is the one made during
-            the run; otherwise it is made when first asked for, from 10,000 fresh draws that the run does not count.
+            the run; otherwise it is made when first asked for: from all rows of a data set that has no more than the
+            run has drawn, else from fresh draws, a quarter as many as the run's (10,000 at least), which are not
+            counted. The run's own multipliers are judged, and fitted ones only where those are refuted.
     """
 
     x: PyTree[Array]
@@ -159,20 +161,20 @@ class Result(eqx.Module):
         if self.continuation is None:
             raise ValueError("a run that was traced (jit, vmap) has no certificate. Use lx.certify(problem, result.x).")
         problem, key = self.continuation.oracle.problem, jax.random.fold_in(self.continuation.run.key, _CERTIFICATE)
+        draws = draws_for_run(problem, int(self.draws))
         if self.certified is None:
-            ahead = self._unseen(problem)
-            return certify(ahead, self.x, seed=key)
+            return certify_run(self._unseen(problem, draws), self.x, self.multipliers, draws, seed=key).certificate
         if not problem.has_heldout:
             return self.certified
-        beside = certify(problem, self.x, self.certified.multipliers, seed=key, on="heldout")
+        beside = certify(problem, self.x, self.certified.multipliers, draws, seed=key, on="heldout")
         return dataclasses.replace(self.certified, heldout=beside)
 
-    def _unseen(self, problem: Problem) -> Problem:
+    def _unseen(self, problem: Problem, draws: int) -> Problem:
         """The problem on samples that the run has not seen. The rows of a stream stay there, for the run to go on."""
         assert self.continuation is not None
         if any(isinstance(source, Stream) and source.repeat for source in problem.sources):
             return problem  # there are none; the certificate says what it is about
-        unseen = self.continuation.feeder.problem_ahead(problem, DRAWS, give_up=lambda: False)
+        unseen = self.continuation.feeder.problem_ahead(problem, draws, give_up=lambda: False)
         if unseen is None:
             raise ValueError(
                 "the Stream has too few rows left for a certificate. Give it more, or judge on other rows: "

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from lariax.certificate import Certificate, ConstraintReport, Interval
+from lariax.certificate import Certificate, ConstraintReport, Interval, Relative, RelativeTolerance, Tolerance
 from lariax.formulas import Exponents
 from lariax.loop._archive import CheckpointError, DamagedError, UnsavableError, encoded, full_name, packed, unpacked
 from lariax.loop._budget import Budget
@@ -45,7 +45,7 @@ class Plan:
     first: int
     last: int | None
     seconds: float | None
-    tolerance: float | None
+    tolerance: float | RelativeTolerance | None
     confidence: float
     every: float
     keep: int
@@ -75,6 +75,8 @@ _RECORDS = (
     Ledger,
     Looked,
     Plan,
+    Relative,
+    RelativeTolerance,
     Rhythm,
     Saved,
     Settings,
@@ -99,7 +101,7 @@ def plan_of(
     checkpoint: Checkpoint,
     budget: Budget,
     last: int | None,
-    tolerance: float | None,
+    tolerance: Tolerance | None,
     confidence: float,
 ) -> Plan:
     """Of a run that is about to start."""
@@ -124,7 +126,7 @@ def plan_of(
         first=int(start.run.iteration),
         last=last,
         seconds=None if budget.seconds is None else float(budget.seconds),
-        tolerance=None if tolerance is None else float(tolerance),
+        tolerance=tolerance if tolerance is None or isinstance(tolerance, RelativeTolerance) else float(tolerance),
         confidence=float(confidence),
         every=float(checkpoint.every),
         keep=int(checkpoint.keep),

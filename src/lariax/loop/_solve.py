@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
+from lariax.certificate import RelativeTolerance, Tolerance
 from lariax.loop._budget import Budget, check_budgets, is_number, record_interval
 from lariax.loop._checkpoint import Checkpoint, Keeper, new_folder, remember
 from lariax.loop._drive import Drive, Position, Snapshot
@@ -36,7 +37,7 @@ def solve(
     batch_size: int | None = None,
     seed: Any = None,
     output: str | None = None,
-    tolerance: float | None = None,
+    tolerance: Tolerance | None = None,
     confidence: float = 0.95,
     record_every: int | None = None,
     progress: bool = False,
@@ -84,8 +85,9 @@ def solve(
     if not isinstance(problem, Problem):
         raise TypeError(f"solve takes an lx.Problem first, found {type(problem).__name__}.")
     check_budgets(iterations, draws, seconds, record_every)
-    if tolerance is not None and not (is_number(tolerance) and tolerance > 0):
-        raise ValueError(f"tolerance must be positive, found {tolerance!r}.")
+    value = tolerance.value if isinstance(tolerance, RelativeTolerance) else tolerance
+    if value is not None and not (is_number(value) and value > 0):
+        raise ValueError(f"tolerance must be positive, found {value!r}.")
     if not (is_number(confidence) and 0.5 <= confidence < 1):
         raise ValueError(f"confidence must be at least 0.5 and below 1, found {confidence!r}.")
     budget = Budget(iterations, draws, seconds)

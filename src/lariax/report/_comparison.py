@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 
-import numpy as np
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from lariax.certificate import COLOURS, ConstraintReport
+from lariax.certificate import COLOURS, SAYS, ConstraintReport
 from lariax.report._words import short
 from lariax.runs import SavedRun
 
@@ -37,8 +36,7 @@ def _constraints(runs: Sequence[SavedRun], names: Sequence[str]) -> Table:
                 continue
             report = certificate.constraints[name]
             beside = certificate.heldout.constraints.get(name) if certificate.heldout else None
-            bounds = np.unique(report.bound)
-            asked = f"{report.relation} {bounds[0]:.4g}" if bounds.size == 1 else f"{report.relation} ..."
+            asked = report.asked(report.worst)
             table.add_row(Text(short(name)), Text(short(run.name)), asked, *_cells(report), *_cells(beside))
     return table
 
@@ -46,4 +44,4 @@ def _constraints(runs: Sequence[SavedRun], names: Sequence[str]) -> Table:
 def _cells(report: ConstraintReport | None) -> tuple[Text, Text]:
     if report is None:
         return Text("-"), Text("")
-    return Text(str(report)), Text(report.holds, style=COLOURS[report.holds])
+    return Text(str(report)), Text(SAYS[report.holds], style=COLOURS[SAYS[report.holds]])

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lariax.certificate import Certificate, ConstraintReport, Interval
+from lariax.certificate import Certificate, Interval
 from lariax.runs import SavedRun
 
 TIMES = ("draws", "seconds", "iteration")
@@ -135,10 +135,5 @@ def _add_constraint(
         panel = Panel(name, "constraints", False, asked, bound=bound)
         charts["constraints", name] = panel
     if not any(line.run == i for line in panel.lines):
-        panel.marks.extend(Mark(i, side, _span(report)) for side, report in sides)
+        panel.marks.extend(Mark(i, side, report.at(report.worst)) for side, report in sides)
     panel.lines.append(Line(i, _label(path[1:]), values))
-
-
-def _span(report: ConstraintReport) -> Interval:
-    """The interval of a number; of a vector, everything between the lowest and the highest end."""
-    return Interval(float(np.mean(report.value)), float(np.min(report.low)), float(np.max(report.high)))

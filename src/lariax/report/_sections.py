@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lariax.certificate import Certificate, ConstraintReport, Interval
+from lariax.certificate import SAYS, Certificate, ConstraintReport, Interval
 from lariax.loop import FAILURES
 from lariax.report._html import Markup, element, joined, name_of, table
 from lariax.report._words import LONGEST_SENTENCE, number, short
@@ -31,16 +31,16 @@ def sides(certificate: Certificate) -> list[tuple[str, Certificate]]:
 
 
 def tone(run: SavedRun) -> str:
-    """good, fair or bad: the colour of the verdict."""
+    """good, fair or bad: the colour of the verdict, by whether the constraints hold."""
     certificate = run.certificate
     if run.status in FAILURES:
         return "bad"
     if certificate is None:
         return "fair"
-    found = [side for _, side in sides(certificate)]
-    if any(report.holds == "violated" for side in found for report in side.constraints.values()):
+    found = {side.feasible for _, side in sides(certificate)}
+    if "violated" in found:
         return "bad"
-    return "good" if all(side.within(side.tolerance) for side in found) else "fair"
+    return "fair" if "undecided" in found else "good"
 
 
 def verdict(run: SavedRun, several: bool) -> Markup:
@@ -51,9 +51,9 @@ def verdict(run: SavedRun, several: bool) -> Markup:
         lines.append(element("p", f"No certificate. {run.outcome.get('no_certificate', '')}", class_="says"))
     else:
         for side, found in sides(certificate):
-            lines.append(
-                element("p", element("b", f"{side.capitalize()}: ") if side else "", found.verdict, class_="says")
-            )
+            where = element("b", f"{side.capitalize()}: ") if side else ""
+            lines.append(element("p", where, "feasible: ", _badge(found.feasible), class_="says"))
+            lines.append(element("p", found.verdict, class_="says"))
         for side, found in sides(certificate):
             for note in found.warnings:
                 lines.append(element("p", f"Warning{f' ({side})' if side else ''}: {note}", class_="warning"))
@@ -114,7 +114,7 @@ def certificates(runs: Sequence[SavedRun]) -> Markup:
     rows: list[list[object]] = []
     for name, meaning in MEASURES.items():
         title = joined([name.replace("_", " "), element("small", meaning)])
-        rows.append([title, *(_interval_cell(getattr(found, name)) for _, _, found in columns)])
+        rows.append([title, *(_measure_cell(found, name) for _, _, found in columns)])
     about = [joined([found.about, element("small", _circumstances(found))]) for _, _, found in columns]
     rows.append(["about", *about])
     return table(head, rows, label="Certificate: estimates with the ends of their intervals", class_="numbers")
@@ -127,8 +127,10 @@ def _column_name(run: SavedRun, side: str, several: bool) -> Markup:
     return joined(parts or ["certificate"])
 
 
-def _interval_cell(interval: Interval) -> Markup:
-    return joined([element("b", number(interval.estimate)), element("small", _ends(interval))])
+def _measure_cell(found: Certificate, name: str) -> Markup:
+    interval, relative = getattr(found, name), getattr(found.relative, name, None)
+    words = _ends(interval) if relative is None else f"{_ends(interval)}; relative {relative.estimate:.2g}"
+    return joined([element("b", number(interval.estimate)), element("small", words)])
 
 
 def _circumstances(found: Certificate) -> str:
@@ -141,10 +143,12 @@ def _circumstances(found: Certificate) -> str:
 
 
 class _Row(NamedTuple):
+    """One entry of a constraint of a run, on every side; the sides of whose verdict it is the one."""
+
     run: SavedRun
     name: str
-    which: str
-    reports: list[tuple[str, ConstraintReport, int]]  # side, report, entry
+    entry: int
+    reports: dict[str, ConstraintReport]
 
 
 def constraints(runs: Sequence[SavedRun]) -> Markup:
@@ -152,59 +156,56 @@ def constraints(runs: Sequence[SavedRun]) -> Markup:
     rows = list(_constraint_rows(runs))
     if not rows:
         return element("p", "The problem has no constraints, or there is no certificate.")
-    titles = list(dict.fromkeys(side for row in rows for side, _, _ in row.reports))
+    titles = list(dict.fromkeys(side for row in rows for side in row.reports))
     head = ["constraint", *(["run"] if len(runs) > 1 else []), "asked", *(side or "value" for side in titles)]
     head += ["the run's multiplier", "interval against bound"]
     body = []
     for row in rows:
-        report, entry = row.reports[0][1], row.reports[0][2]
-        found = {side: (report, entry) for side, report, entry in row.reports}
-        first = joined([name_of(row.name), element("small", row.which) if row.which else ""])
-        cells: list[object] = [first, *([name_of(row.run.name)] if len(runs) > 1 else [])]
-        cells.append(f"{report.relation} {number(float(np.ravel(report.bound)[entry]))}")
-        cells += [_holds_cell(*found[side]) if side in found else "-" for side in titles]
-        cells += [_multiplier(row, entry), picture_of_intervals(row.reports)]
+        report = next(iter(row.reports.values()))
+        place = report.place(row.entry)
+        which = element("small", f"of {report.value.size:,} entries") if report.value.size > 1 else ""
+        cells: list[object] = [joined([name_of(row.name), place, which])]
+        cells += [name_of(row.run.name)] if len(runs) > 1 else []
+        cells.append(report.asked(row.entry))
+        cells += [_holds_cell(row.reports[side], row.entry) if side in row.reports else "-" for side in titles]
+        cells += [_multiplier(row), picture_of_intervals(row)]
         body.append(cells)
     return table(head, body, label="Constraints", class_="numbers")
 
 
 def _constraint_rows(runs: Sequence[SavedRun]) -> Iterator[_Row]:
+    """A number, or the entries of a vector that the verdicts are about."""
     names = list(dict.fromkeys(name for run in runs if run.certificate for name in run.certificate.constraints))
     for name in names:
         for run in runs:
             if run.certificate is None or name not in run.certificate.constraints:
                 continue
-            found = [(side, c.constraints[name]) for side, c in sides(run.certificate) if name in c.constraints]
-            values = np.ravel(found[0][1].value)
-            entries = {"": 0}
-            if values.size > 1:
-                entries = {
-                    f"least of {values.size:,}": int(np.argmin(values)),
-                    f"largest of {values.size:,}": int(np.argmax(values)),
-                }
-            for which, entry in entries.items():
-                fits = [(side, report, entry) for side, report in found if report.value.size == values.size]
-                yield _Row(run, name, which, fits)
+            found = {side: c.constraints[name] for side, c in sides(run.certificate) if name in c.constraints}
+            for entry in dict.fromkeys(report.worst for report in found.values()):
+                yield _Row(run, name, entry, found)
+
+
+def _badge(holds: str) -> Markup:
+    return element("span", f"{SIGNS[holds]} {SAYS[holds]}", class_=f"badge {holds}")
 
 
 def _holds_cell(report: ConstraintReport, entry: int) -> Markup:
-    value, low, high = (float(np.ravel(part)[entry]) for part in (report.value, report.low, report.high))
-    badge = element("span", f"{SIGNS[report.holds]} {report.holds}", class_=f"badge {report.holds}")
-    return joined([element("b", number(value)), " ", badge, element("small", _ends(Interval(value, low, high)))])
+    """A value; and the verdict, where that is about this entry."""
+    interval = report.at(entry)
+    badge = _badge(report.holds) if entry == report.worst else ""
+    return joined([element("b", number(interval.estimate)), " ", badge, element("small", _ends(interval))])
 
 
-def _multiplier(row: _Row, entry: int) -> str:
+def _multiplier(row: _Row) -> str:
     values = np.ravel(row.run.multipliers.get(row.name, np.zeros(0)))
-    return number(float(values[entry])) if entry < values.size else "-"
+    return number(float(values[row.entry])) if row.entry < values.size else "-"
 
 
-def picture_of_intervals(reports: Sequence[tuple[str, ConstraintReport, int]]) -> Markup:
+def picture_of_intervals(row: _Row) -> Markup:
     """Bars from low to high, one above the other, and the bound as a line across."""
-    spans = [
-        tuple(float(np.ravel(part)[entry]) for part in (report.low, report.value, report.high))
-        for _, report, entry in reports
-    ]
-    bound = float(np.ravel(reports[0][1].bound)[reports[0][2]])
+    intervals = [report.at(row.entry) for report in row.reports.values()]
+    spans = [(interval.low, interval.estimate, interval.high) for interval in intervals]
+    bound = float(np.ravel(next(iter(row.reports.values())).bound)[row.entry])
     points = [value for span in spans for value in span] + [bound]
     if not all(map(math.isfinite, points)):
         return Markup("-")
@@ -216,7 +217,7 @@ def picture_of_intervals(reports: Sequence[tuple[str, ConstraintReport, int]]) -
         return f"{4 + 152 * (value - low) / (high - low):.1f}"
 
     shapes = []
-    for i, ((side, report, _), (left, middle, right)) in enumerate(zip(reports, spans, strict=True)):
+    for i, ((side, report), (left, middle, right)) in enumerate(zip(row.reports.items(), spans, strict=True)):
         y = 10 + 14 * i
         words = f"{side or 'value'}: {number(middle)}, {number(left)} to {number(right)}"
         line = element("line", x1=x(left), x2=x(right), y1=y, y2=y, class_=f"span {report.holds}")

@@ -8,11 +8,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from lariax.certificate import HOLDS, Certificate, ConstraintReport, Interval
+from lariax.certificate import HOLDS, Certificate, ConstraintReport, Interval, Relative
 
 T = TypeVar("T")
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _MEASURES = ("stationarity", "feasibility", "complementarity", "natural_residual", "objective")
+_RELATIVE = ("stationarity", "feasibility", "complementarity")
 _FLAGS = ("fitted", "population", "exact")
 _NUMBERS = ("outside", "confidence", "tolerance")
 
@@ -62,6 +63,7 @@ def dumps(value: Any, **options: Any) -> str:
 
 def certificate_to_json(certificate: Certificate) -> dict[str, Any]:
     """Everything in it, and the verdict."""
+    relative = certificate.relative
 
     def interval(value: Interval) -> dict[str, Any]:
         return plain({"estimate": value.estimate, "low": value.low, "high": value.high})
@@ -72,6 +74,7 @@ def certificate_to_json(certificate: Certificate) -> dict[str, Any]:
     return {
         "verdict": certificate.verdict,
         **{name: interval(getattr(certificate, name)) for name in _MEASURES},
+        "relative": relative and {name: interval(getattr(relative, name)) for name in _RELATIVE},
         "constraints": {name: constraint(report) for name, report in certificate.constraints.items()},
         "multipliers": plain(certificate.multipliers),
         **{name: bool(getattr(certificate, name)) for name in _FLAGS},
@@ -171,8 +174,8 @@ def as_array(value: Any, place: str) -> np.ndarray:
 def certificate_from_json(value: Any, where: str, beside: bool = True) -> Certificate:
     reader = Reader(value, where)
 
-    def interval(name: str) -> Interval:
-        part = reader.part(name)
+    def interval(name: str, within: Reader = reader) -> Interval:
+        part = within.part(name)
         return Interval(*(part.get(end, float) for end in ("estimate", "low", "high")))
 
     def constraint(part: Reader) -> ConstraintReport:
@@ -192,6 +195,8 @@ def certificate_from_json(value: Any, where: str, beside: bool = True) -> Certif
         if _sizes(heldout.constraints) != _sizes(constraints):
             raise RunFolderError(f"the constraints on samples and held out in {where} are not the same.")
     simple: dict[str, Any] = {name: interval(name) for name in _MEASURES}
+    relative = reader.part("relative") if value.get("relative") is not None else None
+    simple["relative"] = relative and Relative(*(interval(name, relative) for name in _RELATIVE))
     simple |= {name: reader.get(name, bool) for name in _FLAGS} | {name: reader.get(name, float) for name in _NUMBERS}
     return Certificate(
         **simple,

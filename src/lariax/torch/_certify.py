@@ -43,7 +43,9 @@ def certify(
         closure: as for the optimizer: `closure(batch)` gives (loss, {name: values, ...}).
         loader: batches of equal size, of rows that the model was not trained on; one of another size is left out.
         constraints: the optimizer, whose constraints, sets and regularisers are taken, or constraints by name.
-        multipliers: by name, as `opt.multipliers`. None: fitted on one half of the batches, judged on the other.
+        multipliers: by name, as `opt.multipliers`. None: those of the optimizer, unless they are refuted and fitted
+            ones do better; without an optimizer that has taken steps, fitted ones. These are fitted on one half of the
+            batches and judged on the other; values of constraints are judged on all.
         population: True: the rows are a sample, and the certificate is about the distribution behind them. False: they
             are all rows there are, and nothing is random.
         confidence: of each interval.
@@ -83,49 +85,90 @@ def _certified(
         usual = statistics.mode(sizes)
         batches = [batch for batch, size in zip(batches, sizes, strict=True) if size == usual]
         sizes = [usual] * len(batches)
-    least = FEWEST_BATCHES * (2 if multipliers is None else 1) if population else 1
+    named = bench.constraints.named
+    known = optimizer is not None and optimizer.multipliers.keys() >= named.keys()  # it has taken steps
+    fits = multipliers is None and not known and bool(named)
+    least = FEWEST_BATCHES * (2 if fits else 1) if population else 1
     if len(batches) < least:
         raise ValueError(
             f"the loader has {len(batches)} batches of equal size, and a certificate about the distribution needs at "
             f"least {least}. Use smaller batches, or population=False for a statement about these very rows."
         )
-    court = bench.court(batches[0], optimizer, confidence, tolerance)
-    judging: list[Any] = batches
-    fitting: list[Any] = []
-    notes: tuple[str, ...] = ()
-    if multipliers is None:
-        if not court.can_fit:
+    trial = _Trial(bench, bench.court(batches[0], optimizer, confidence, tolerance), batches, population)
+    if multipliers is not None:
+        return trial.of_given(multipliers)
+    if optimizer is None or not known:
+        return trial.of_fitted()
+    own = trial.of_given(optimizer.multipliers, alone=not trial.can_fit)
+    if not trial.can_fit or not trial.court.refutes(own):
+        return own
+    return trial.court.better(own, trial.of_fitted(alone=False))
+
+
+class _Trial:
+    """One model, and the batches that it is judged by."""
+
+    def __init__(self, bench: "_Bench", court: Court, batches: list[Any], population: bool) -> None:
+        self._bench, self.court, self._batches, self._population = bench, court, batches, population
+
+    @property
+    def can_fit(self) -> bool:
+        enough = len(self._batches) >= 2 * FEWEST_BATCHES or not self._population
+        return bool(self._bench.constraints.rows) and self.court.can_fit and enough
+
+    def of_given(self, multipliers: Mapping[str, Any], alone: bool = True) -> Certificate:
+        names = self._bench.constraints
+        unknown = sorted(set(multipliers) - set(names.names))
+        if unknown:
+            raise ValueError(f"there are multipliers for {unknown}; the constraints are {names.names}.")
+        known = {name: value for name, value in multipliers.items() if name in names.named}
+        y, notes = self.court.given({name: np.asarray(torch.as_tensor(v).cpu()) for name, v in known.items()})
+        return self._judged(self._batches, y, notes, None, alone)
+
+    def of_fitted(self, alone: bool = True) -> Certificate:
+        if not self.court.can_fit:
             raise ValueError(
                 "there are too many constraints or parameters to fit multipliers. Pass multipliers=opt.multipliers."
             )
-        fitting = batches[::2] if population else batches
-        judging = batches[1::2] if population else batches
-        y = court.fit(*bench.fitting(fitting))
-    else:
-        unknown = sorted(set(multipliers) - set(bench.constraints.names))
-        if unknown:
-            raise ValueError(f"there are multipliers for {unknown}; the constraints are {bench.constraints.names}.")
-        known = {name: value for name, value in multipliers.items() if name in bench.constraints.named}
-        y, notes = court.given({name: np.asarray(torch.as_tensor(v).cpu()) for name, v in known.items()})
-    parts = bench.parts(judging) if population else [judging]
-    objective, residuals, gradient = bench.judging(parts, y)
-    seen = [batch for part in parts for batch in part] + (fitting if population and multipliers is None else [])
-    used = sum(bench.rows(batch) for batch in seen)
-    if bench.constraints.indexed:
-        notes += (f"constraints of single training examples were not judged: {list(bench.constraints.indexed)}.",)
-    about = "on the loader's rows, about the distribution behind them" if population else f"about all {used:,} rows"
-    return court.judge(
-        objective,
-        residuals,
-        gradient,
-        y,
-        rows=sum(bench.rows(batch) for batch in parts[0]),
-        draws=used,
-        population=population,
-        about=about,
-        notes=notes,
-        fitted=multipliers is None,
-    )
+        if not self._bench.constraints.rows:
+            return self._judged(self._batches, np.zeros(0), (), None, alone)
+        first, second = (self._batches[i::2] if self._population else self._batches for i in (0, 1))
+        size = self._bench.parts_of(first)
+        found = self.court.fit(*self._bench.fitting(first, size))
+        return self._judged(second, np.asarray(found.multipliers), (), found, alone, size)
+
+    def _judged(
+        self,
+        batches: list[Any],
+        y: np.ndarray,
+        notes: tuple[str, ...],
+        fitted: Any,
+        alone: bool,
+        size: int | None = None,
+    ) -> Certificate:
+        bench, population = self._bench, self._population
+        parts = bench.parts(batches, size) if population else [batches]
+        objective, residuals, gradient = bench.judging(parts, y)
+        each = sum(bench.rows(batch) for batch in parts[0])
+        used = sum(bench.rows(batch) for part in parts for batch in part)
+        if fitted is not None and population:
+            used += each * fitted.seen.objective.shape[0]
+        if bench.constraints.indexed:
+            notes += (f"constraints of single training examples were not judged: {list(bench.constraints.indexed)}.",)
+        about = "on the loader's rows, about the distribution behind them" if population else f"about all {used:,} rows"
+        return self.court.judge(
+            objective,
+            residuals,
+            gradient,
+            y,
+            rows=each,
+            draws=used,
+            population=population,
+            about=about,
+            notes=notes,
+            fitted=fitted,
+            alone=alone,
+        )
 
 
 class _Bench:
@@ -155,10 +198,14 @@ class _Bench:
     def look(self, batch: Any, graph: bool = True) -> list[Seen]:
         return [self.passes.call(self.closure, piece, graph=graph) for piece in self.passes.whole(batch)]
 
-    def parts(self, batches: list[Any]) -> list[list[Any]]:
-        """Batches put together to parts of equal size, few where there are many parameters."""
+    def parts_of(self, batches: list[Any]) -> int:
+        """How many batches to put together to a part: many where there are many parameters, so that parts are few."""
         few = int(np.clip(BATCH_ENTRIES // self.space.size, FEWEST_BATCHES, MOST_BATCHES))
-        each = max(1, len(batches) // few)  # so that hardly any are left over
+        return max(1, len(batches) // few)  # so that hardly any are left over
+
+    def parts(self, batches: list[Any], size: int | None = None) -> list[list[Any]]:
+        """Batches put together to parts of equal size."""
+        each = size or self.parts_of(batches)
         return [batches[i * each : (i + 1) * each] for i in range(len(batches) // each)]
 
     def judging(self, parts: list[list[Any]], y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -168,19 +215,23 @@ class _Bench:
         objective, residuals, gradient = zip(*means, strict=True)
         return np.stack(objective), np.stack(residuals), np.stack(gradient)
 
-    def fitting(self, batches: list[Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Batch means of the residuals, mean gradient of the objective, mean Jacobian."""
+    def fitting(self, batches: list[Any], size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Means of the objective and the residuals part by part, mean gradient of the objective, mean Jacobian."""
         rows = self.constraints.rows
         sets = [torch.zeros(rows), *torch.eye(rows)]
         sets = [each.to(self.constraints.device, self.space.dtype) for each in sets]
-        residuals = [self._values(part) for part in self.parts(batches)]
+        parts = self.parts(batches, size)
+        objective, residuals = zip(*map(self._values, parts), strict=True)
         slope, *others = [gradient for _, _, gradient in self._mean(batches, sets)]
-        return np.stack(residuals), slope, np.stack([each - slope for each in others] or [np.zeros((0, slope.size))])
+        return np.stack(objective), np.stack(residuals), slope, np.stack([each - slope for each in others])
 
-    def _values(self, batches: list[Any]) -> np.ndarray:
-        """Means of the residuals."""
+    def _values(self, batches: list[Any]) -> tuple[np.ndarray, np.ndarray]:
+        """Means of the objective and of the residuals."""
         looks = [look for batch in batches for look in self.look(batch, graph=False)]
-        return torch.cat([look.residuals for look in looks]).mean(dim=0).cpu().numpy()
+        sizes = np.array([look.size for look in looks], float)
+        objective = np.array([float(look.loss.mean()) for look in looks])
+        residuals = torch.cat([look.residuals for look in looks]).double().mean(dim=0).cpu().numpy()
+        return np.asarray(sizes @ objective / sizes.sum()), residuals
 
     def _mean(self, batches: list[Any], sets: list[Tensor]) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Means over the batches, with the gradient of f + y . r for each y."""

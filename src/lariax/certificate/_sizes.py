@@ -1,0 +1,95 @@
+"""How large the terms are that cancel at a solution: what the measures of a certificate are relative to."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key
+
+from lariax.certificate._draws import Feeds, Plan, batch_of
+from lariax.oracle import Oracle, Vector
+
+FEWEST_PROBES = 16  # steps of samples that are looked at, each at x and beside it: an eighth of all,
+MOST_SAMPLES = 1024  # and no more than make up so many samples
+
+
+class Sizes(NamedTuple):
+    """Of each entry of the gradient of the Lagrangian, of each row of the constraints, of each entry of x."""
+
+    entries: Vector
+    rows: Float[Array, " m"]
+    lengths: Vector
+
+    @property
+    def exchanged(self) -> Float[Array, ""]:
+        """What the terms of the Lagrangian change by when x changes by its own size."""
+        return jnp.sqrt(jnp.sum((self.lengths * self.entries) ** 2))
+
+
+class _Sums(NamedTuple):
+    slope: Vector
+    pull: Vector
+    bend: Vector
+    values: Float[Array, " m"]
+    change: Float[Array, " m"]
+
+
+@eqx.filter_jit
+def sizes_at(
+    oracle: Oracle,
+    feeds: Feeds,
+    z: Vector,
+    y: Float[Array, " m"],
+    lengths: Vector,
+    key: Key[Array, ""],
+    plan: Plan,
+) -> Sizes:
+    """With l the lengths of the entries of x, and random signs s,
+
+        entries   |grad f| + |J^T y| + root mean square of H (s l),       H the Hessian of the Lagrangian
+        rows      |bound| + |fun| + root mean square of J (s l)
+
+    entry by entry: the terms that cancel at a solution, and what they change by when each entry of x changes by its own
+    size. In other units for x, f or a row they are the same in those units.
+    """
+    step = jnp.asarray(jnp.finfo(oracle.dtype).eps ** (1 / 3), oracle.dtype)  # a difference: functions need no jvp
+    weights = oracle.split(y)
+
+    steps = jnp.asarray(plan.batches * plan.steps)
+    probes = jnp.clip(steps // 8, FEWEST_PROBES, max(FEWEST_PROBES, MOST_SAMPLES // plan.count))
+
+    def probe(number: Int[Array, ""], total: _Sums) -> _Sums:
+        at = number * steps // probes + plan.first
+        batch = batch_of(feeds, key, at, plan.count)
+        signs = jax.random.rademacher(jax.random.fold_in(key, number), z.shape, oracle.dtype)
+        here, there = oracle.look(z, batch), oracle.look(z + step * signs * lengths, batch)
+        slope, pull = here.gradient(), here.gradient(weights, objective=0.0)
+        values = oracle.join(here.residuals)
+        seen = _Sums(
+            slope,
+            pull,
+            ((there.gradient(weights) - slope - pull) / step) ** 2,
+            values,
+            ((oracle.join(there.residuals) - values) / step) ** 2,
+        )
+        sound = jax.tree.map(lambda part: jnp.where(jnp.isfinite(part), part, 0), seen)  # beside x, not all is defined
+        return jax.tree.map(lambda sum_, part: sum_ + part / probes.astype(oracle.dtype), total, sound)
+
+    none, nothing = jnp.zeros_like(z), jnp.zeros(oracle.rows, oracle.dtype)
+    found = jax.lax.fori_loop(0, probes, probe, _Sums(none, none, none, nothing, nothing))
+    return Sizes(
+        jnp.abs(found.slope) + jnp.abs(found.pull) + jnp.sqrt(found.bend),
+        row_sizes(oracle, found.values) + jnp.sqrt(found.change),
+        lengths,
+    )
+
+
+def row_sizes(oracle: Oracle, residuals: Float[Array, " m"]) -> Float[Array, " m"]:
+    """|bound| + |fun|, from residuals."""
+    parts = [jnp.zeros(0, oracle.dtype)]
+    for block in oracle.blocks:
+        constraint = oracle.problem.constraints[block.name]
+        bound = jnp.broadcast_to(jnp.asarray(constraint.bound, oracle.dtype), block.shape).ravel()
+        parts.append(jnp.abs(bound) + jnp.abs(constraint.sign * residuals[block.rows] + bound))
+    return jnp.concatenate(parts)
