@@ -174,8 +174,9 @@ def z_scores(monkeypatch, step, own_value):
     if own_value:
         monkeypatch.setattr(Oracle, "repelled", lambda self, partners, own: own)
 
-    def exact(x, w):
-        return jnp.array([x[0], x[1] - 2]) + w[0]
+    def exact(z, w):
+        """In the units in which the method moves."""
+        return state.metric * (state.metric * z - jnp.array([0.0, 2.0]) + w[0])
 
     def deviation(key):
         tickets = oracle.draw(key, jnp.arange(1), (None,) * len(oracle.sources))
