@@ -78,7 +78,13 @@ RIVALS = {
         0.1,
         0.2,
     ),
-    "StochasticIALM": ("random", rivals.StochasticIALM(step_size=0.2, penalty=1.0), 8000, 0.1, 0.2),
+    "StochasticIALM": (
+        "random",
+        rivals.StochasticIALM(step_size=0.05, penalty=1.0, growth=1.2, inner_iterations=1000),
+        8000,
+        0.1,
+        0.2,
+    ),
     "ConstraintExtrapolation": (
         "random",
         rivals.ConstraintExtrapolation(0.2, 0.05, inner_iterations=500),

@@ -1,28 +1,30 @@
 """Units of the variables: scales in which the curvature is about the same in all of them.
 
 The answer must not depend on the units that x is written in. So the method moves in z = x / s, and s changes as x does
-when units change: every formula here sees curvature and gradient in z alone. Scales are powers of 2: measured with some
-noise, they come out the same again, and no digit is lost.
+when units change: every formula here sees curvature and gradient in z alone.
 
 `xp` is the array library that the arguments belong to, in NumPy's terms.
 """
 
 from typing import Any, NamedTuple
 
-QUANTUM = 2.0
-"""Scales are powers of this, beside a common one: entries that are within a factor of 1.4 of the mean are alike."""
-
 ROUNDS = 4
 """Rounds of balancing at the start, each from what the one before it left: errors of 1e6 are gone after three."""
 
-OFF = 3.0
+OFF = 2.0
 """Later on, a scale is changed only if it is off by more than this: every change disturbs what is averaged."""
+
+LOOKS = 8
+"""Over which the diagonal is averaged: an entry that few samples move is not seen at each."""
+
+FALL = 30.0
+"""By which it may fall at once: far from the solution the curvature may have been of another order."""
 
 
 class Curved(NamedTuple):
     """What some batches show at a point of the curvature of the Lagrangian, entry by entry, in z."""
 
-    rows: Any  # squares of the norms of the rows of the Hessian
+    diagonal: Any  # of the Hessian, without signs
     slopes: Any  # mean squares of a batch's gradient
     noise: Any  # and their variances
     largest: Any  # about the largest eigenvalue of the Hessian, and not above it
@@ -38,38 +40,49 @@ def first_scales(xp: Any, slopes: Any) -> Any:
     return _where_seen(xp, slopes > 0, 1 / xp.sqrt(slopes + xp.finfo(slopes.dtype).tiny))
 
 
-def balanced(xp: Any, scales: Any, rows: Any, slopes: Any) -> Any:
-    """One round of balancing the rows of the curvature, whose squared norms are `rows`; `slopes` is the mean square of
-    the gradient. An entry without curvature gets a gradient as large as the largest."""
-    tiny = xp.finfo(rows.dtype).tiny
-    curved = xp.max(rows) > 0
-    curvature = xp.sqrt(rows / (xp.max(rows) + tiny)) * curved + slopes / (xp.max(slopes) + tiny)
+def diagonal_of(xp: Any, directions: Any, products: Any, largest: Any) -> Any:
+    """The diagonal of |H| from products with random signs, `directions` (or with all axes).
+
+    v * H v has the diagonal for its mean, and much noise where H is far from diagonal. But |H| has a diagonal between
+    (H^2)_ii / ||H|| and the root of (H^2)_ii, whose noise is small.
+    """
+    squares = xp.sum(products**2, axis=0)
+    rows = xp.sqrt(squares)
+    least = xp.minimum(squares / (largest + xp.finfo(squares.dtype).tiny), rows)
+    return xp.clip(abs(xp.sum(directions * products, axis=0)), least, rows)
+
+
+def balanced(xp: Any, scales: Any, diagonal: Any, slopes: Any) -> Any:
+    """One round of making the diagonal of the curvature equal; `slopes` is the mean square of the gradient. An entry
+    without curvature gets a gradient as large as the largest."""
+    tiny = xp.finfo(slopes.dtype).tiny
+    curvature = diagonal / (xp.max(diagonal) + tiny) + slopes / (xp.max(slopes) + tiny)
     return _where_seen(xp, curvature > 0, scales / xp.sqrt(curvature + tiny))
 
 
-def natural_length(xp: Any, scales: Any, rows: Any, slopes: Any, z: Any) -> Any:
-    """How far the run may have to go in z: the length of a Newton step, or that of z; else scales have mean 1."""
-    curvature = xp.sqrt(xp.max(rows))
-    newton = xp.where(curvature > 0, xp.sqrt(xp.sum(slopes)) / (curvature + xp.finfo(rows.dtype).tiny), 0.0)
+def natural_length(xp: Any, scales: Any, seen: Curved, z: Any) -> Any:
+    """How far the run may have to go in z: the length of a Newton step, or that of z; else scales have mean 1. Rounded
+    to a power of 2."""
+    curvature = xp.max(seen.diagonal)
+    tiny = xp.finfo(z.dtype).tiny
+    newton = xp.where(curvature > 0, xp.sqrt(xp.sum(seen.slopes)) / (curvature + tiny), 0.0)
     length = xp.maximum(newton, xp.sqrt(xp.sum(z**2)))
-    return xp.where(length > 0, length, xp.exp(-xp.mean(xp.log(scales))))
+    length = xp.where(length > 0, length, xp.exp(-xp.mean(xp.log(scales))))
+    return 2.0 ** xp.round(xp.log2(length))
 
 
-def rounded(xp: Any, scales: Any, length: Any) -> Any:
-    """Powers of 2, for which the run has a length of about 1 before it. What is lost by rounding is about the same
-    for all (a circular mean of the exponents' fractions), so that scales which differ by powers of 2 go on to."""
-    turns, round_turn = xp.log(scales) / xp.log(QUANTUM), 2 * xp.pi
-    phase = xp.arctan2(xp.mean(xp.sin(round_turn * turns)), xp.mean(xp.cos(round_turn * turns))) / round_turn
-    return QUANTUM ** xp.round(turns - phase) * QUANTUM ** xp.round(phase + xp.log(length) / xp.log(QUANTUM))
+def next_diagonal(xp: Any, before: Any, seen: Any) -> Any:
+    """The diagonal of the curvature, averaged over the last looks at it."""
+    return xp.where(seen > 0, xp.minimum(before, FALL * seen), before) * (1 - 1 / LOOKS) + seen / LOOKS
 
 
-def rescaled_entries(xp: Any, rows: Any) -> Any:
-    """By what to multiply scales at which the rows of the curvature have squared norms `rows`: mostly by 1."""
-    tiny = xp.finfo(rows.dtype).tiny
-    curved = rows > 0
-    usual = xp.sum(xp.where(curved, xp.log(rows + tiny), 0)) / xp.maximum(xp.sum(curved), 1)
-    ratio = xp.where(curved, (usual - xp.log(rows + tiny)) / 4, 0)
-    return xp.where(abs(ratio) > xp.log(OFF), QUANTUM ** xp.round(ratio / xp.log(QUANTUM)), 1.0)
+def rescaled_entries(xp: Any, diagonal: Any) -> Any:
+    """By what to multiply scales at which the curvature has this diagonal: mostly by 1."""
+    tiny = xp.finfo(diagonal.dtype).tiny
+    curved = diagonal > 0
+    usual = xp.sum(xp.where(curved, xp.log(diagonal + tiny), 0)) / xp.maximum(xp.sum(curved), 1)
+    ratio = xp.where(curved, (usual - xp.log(diagonal + tiny)) / 2, 0)
+    return xp.where(abs(ratio) > xp.log(OFF), 2.0 ** xp.round(ratio / xp.log(2.0)), 1.0)
 
 
 def growths(xp: Any, change: Any, seen: Curved) -> tuple[Any, Any]:
@@ -78,9 +91,8 @@ def growths(xp: Any, change: Any, seen: Curved) -> tuple[Any, Any]:
     def ratio(new: Any, old: Any) -> Any:
         return xp.where(old > 0, new / xp.where(old > 0, old, 1), xp.mean(change**2))
 
-    rows = xp.sqrt(seen.rows)
     noise = ratio(xp.sum(change**2 * seen.noise), xp.sum(seen.noise))
-    return noise, ratio(xp.max(change**2 * rows), xp.max(rows))
+    return noise, ratio(xp.max(change**2 * seen.diagonal), xp.max(seen.diagonal))
 
 
 def _where_seen(xp: Any, seen: Any, scales: Any) -> Any:

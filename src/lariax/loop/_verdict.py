@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Key
+from scipy.optimize import nnls
 
 from lariax.methods import AbstractMethod
 from lariax.oracle import Batch, Oracle, Vector
@@ -34,6 +35,9 @@ UNMOVED = 0.8
 KINKED = 3
 """Samples whose slope jumps: so many are no accident."""
 
+ENTRIES = 2**18
+"""Of a Jacobian that is made for a verdict."""
+
 FAR = 1e4
 """Lengths of the run from where on the objective is suspected to fall without end."""
 
@@ -50,7 +54,8 @@ class Around(NamedTuple):
     left: Float[Array, " m"]  # the violation at x, row by row, in units of distance
     error: Float[Array, " m"]
     slope: Float[Array, ""]  # how fast half of its square can be lowered within the set, at most
-    others: Float[Array, " points"]  # violations elsewhere
+    others: Float[Array, "points m"]  # violations elsewhere
+    jacobian: Float[Array, "m d"] | None  # in the same units; None: it would be large, or x is in a set
     has_gradient: Bool[Array, " blocks"]
 
 
@@ -125,14 +130,45 @@ def _of_violation(oracle: Oracle, fresh: "_Fresh", z: Vector, violations: np.nda
         )
         return Verdict("stalled", (remark,), fresh.draws)
     names = f"Violated: {_listed(standing)}."
-    noise = float(np.sqrt(np.sum(error**2)))
-    lower = float(np.min(seen.others)) < size - SURE * noise - 1e-3 * size
-    if float(seen.slope) < SLIGHT * size**2 and not lower:
+    if float(seen.slope) < SLIGHT * size**2 and not _is_lower_elsewhere(seen, np.ones_like(left)):
+        return Verdict("infeasible_stationary", (names,), fresh.draws)
+    weights = _least_slope(seen, np.abs(left) > SURE * error)
+    if weights is not None and not _is_lower_elsewhere(seen, weights):
         return Verdict("infeasible_stationary", (names,), fresh.draws)
     half = violations[len(violations) // 2 :]
     if len(half) > 1 and half[-1] > UNMOVED * half[0]:
         return Verdict("stalled", (f"The violation has not moved for half of the run. {names}",), fresh.draws)
     return Verdict("budget", draws=fresh.draws)
+
+
+def _is_lower_elsewhere(seen: Around, weights: np.ndarray) -> bool:
+    """The weighted violation at some point around x, beside that at x."""
+    left, error, others = (np.asarray(each, float) for each in (seen.left, seen.error, seen.others))
+    size, noise = (np.sqrt(np.sum(weights * each**2)) for each in (left, error))
+    return bool(np.min(np.sqrt(others**2 @ weights)) < size - SURE * noise - 1e-3 * size)
+
+
+def _least_slope(seen: Around, standing: np.ndarray) -> np.ndarray | None:
+    """Weights of the rows for which the violation cannot be lowered to first order; None: it can for all.
+
+    By Farkas' lemma the linearised constraints cannot all hold if J^T y = 0 for some y with y . c > 0 that has the
+    signs of the violations.
+    """
+    if seen.jacobian is None:
+        return None
+    left, size = np.asarray(seen.left, float), float(np.linalg.norm(seen.left))
+    slopes = np.asarray(seen.jacobian, float)[standing] * np.sign(left[standing, None])
+    heavy = 1e4 * np.max(np.abs(slopes), initial=1.0)
+    system = np.vstack([slopes.T, heavy * np.abs(left[standing]) / size])
+    try:
+        y, _ = nnls(system, np.append(np.zeros(slopes.shape[1]), heavy * size))
+    except RuntimeError:  # it did not converge
+        return None
+    if np.linalg.norm(y @ slopes) > SLIGHT * size * np.linalg.norm(y) * np.linalg.norm(slopes, axis=1).max():
+        return None
+    weights = np.zeros_like(left)
+    weights[standing] = y / np.abs(left[standing])
+    return weights
 
 
 class _Fresh:
@@ -183,11 +219,15 @@ def _look_around(oracle: Oracle, z: Vector, first: Batch, second: Batch, key: Ke
     within = jnp.linalg.norm(oracle.prox(z - short * slope, 0.0) - z) / short
     noise = jnp.linalg.norm(slopes[0] - slopes[1]) / 2
     has_gradient = [_has_gradient(oracle, looks, block.rows) for block in oracle.blocks]
+    jacobian = None
+    if oracle.is_free and 0 < oracle.rows * z.size <= ENTRIES:
+        jacobian = sum(oracle.jacobian(z, half) for half in halves) / 2 * scale[:, None]
     return Around(
         left=violation(mean) * scale,
         error=jnp.std(here, axis=0) / jnp.sqrt(here.shape[0]) * scale,
         slope=within + noise * jnp.minimum(1, within / steepness),
-        others=jnp.linalg.norm(jax.vmap(violation)(elsewhere) * scale, axis=1),
+        others=jax.vmap(violation)(elsewhere) * scale,
+        jacobian=jacobian,
         has_gradient=jnp.stack(has_gradient) if has_gradient else jnp.zeros(0, bool),
     )
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from lariax.formulas import ROUNDS, Curved, balanced, first_scales, natural_length, rounded
+from lariax.formulas import ROUNDS, Curved, balanced, diagonal_of, first_scales, natural_length
 from lariax.oracle import Batch, Oracle, Vector, for_each, occasionally
 from lariax.problem import probes, units
 
@@ -42,11 +42,12 @@ def curvature_at(
 
     with occasionally(2 * max(count, 1) * (1 + len(directions))):
         _, (mean, squares, products) = jax.lax.scan(look, directions, length=2)
+    largest = jnp.linalg.norm(products[1], ord=2)
     return Curved(
-        rows=_by_unit(jnp.sum(products[0] ** 2, axis=0), labels),
+        diagonal=_by_unit(diagonal_of(jnp, directions, products[0], largest), labels),
         slopes=_by_unit(squares[0], labels),
         noise=_by_unit(jnp.maximum(squares[0] - mean[0] ** 2, 0), labels),
-        largest=jnp.linalg.norm(products[1], ord=2),
+        largest=largest,
     )
 
 
@@ -60,8 +61,8 @@ def slopes_at(oracle: Oracle, z: Vector, batches: Batch, weights: Float[Array, "
     return jnp.mean(for_each(squares, batches), axis=0)
 
 
-def scales_at(oracle: Oracle, point: Vector, batches: Batch) -> tuple[Vector, Float[Array, ""]] | None:
-    """Scales for the start, those that make the rows of the curvature equally long, and the curvature there. None: all
+def scales_at(oracle: Oracle, point: Vector, batches: Batch) -> tuple[Vector, Curved] | None:
+    """Scales for the start, those that make the curvature equal along all axes, and the curvature there. None: all
     variables have one unit, or a function of the user can be differentiated only once (`jax.custom_vjp`)."""
     labels = units_of(oracle)
     if labels is None:
@@ -76,27 +77,26 @@ def scales_at(oracle: Oracle, point: Vector, batches: Batch) -> tuple[Vector, Fl
 
 def _balanced_scales(
     oracle: Oracle, point: Vector, batches: Batch, labels: Int[np.ndarray, " d"]
-) -> tuple[Vector, Float[Array, ""]]:
+) -> tuple[Vector, Curved]:
     weights = jnp.zeros(oracle.rows, oracle.dtype)
 
-    def turn(i: Array, carry: tuple[Vector, Array]) -> tuple[Vector, Array]:
-        """First from gradients, then balanced, then rounded; and a last look. (One program serves for all of it.)"""
+    def turn(i: Array, carry: tuple[Vector, Curved]) -> tuple[Vector, Curved]:
+        """First from gradients, then balanced, then for a length of 1; and a last look. (One program serves for all.)"""
         scales, _ = carry
         seen = curvature_at(replace(oracle, scaling=scales), point / scales, batches, weights, labels)
-        length = natural_length(jnp, scales, seen.rows, seen.slopes, point / scales)
         new = jnp.select(
             [i == 0, i <= ROUNDS, i == ROUNDS + 1],
             [
                 first_scales(jnp, seen.slopes),
-                balanced(jnp, scales, seen.rows, seen.slopes),
-                rounded(jnp, scales, length),
+                balanced(jnp, scales, seen.diagonal, seen.slopes),
+                scales * natural_length(jnp, scales, seen, point / scales),
             ],
             scales,
         )
-        return new, seen.largest
+        return new, seen
 
     with occasionally(ROUNDS + 3):
-        return jax.lax.fori_loop(0, ROUNDS + 3, turn, (jnp.ones_like(point), jnp.zeros((), point.dtype)))
+        return jax.lax.fori_loop(0, ROUNDS + 3, turn, (jnp.ones_like(point), Curved.flat(jnp.zeros_like(point))))
 
 
 def _by_unit(values: Vector, labels: Int[np.ndarray, " d"]) -> Vector:

@@ -33,6 +33,7 @@ from lariax.formulas import (
     measured,
     metric_for,
     multiplier_bound,
+    next_diagonal,
     next_scale,
     noise_rate_at,
     often_at,
@@ -72,6 +73,7 @@ class TrackedState(NamedTuple):
     shape: Shape
     coupled: Float[Array, ""]  # 1; 0 from where on every inequality goes by itself, until the shape is made anew
     metric: Vector | None  # x = metric * (the coordinates in which the method moves); None: 1
+    bends: Vector | None  # the diagonal of the curvature in these coordinates, averaged over some looks
     backed_off: Float[Array, ""]  # how many steps were refused
     jumps: Float[Array, ""]  # how many gradients jumped, and brought the estimate more error than it had
 
@@ -146,7 +148,7 @@ class TrackedLagrangian(AbstractMethod):
 
     wants_slacks: ClassVar[bool] = False
     smallest_batch: ClassVar[int] = 2
-    start_samples: ClassVar[int] = 16
+    start_samples: ClassVar[int] = 64
     refresh_samples: ClassVar[int] = 64
     has_measurements: ClassVar[bool] = True
     copies: ClassVar[int] = 1
@@ -249,6 +251,7 @@ class TrackedLagrangian(AbstractMethod):
             shape=state.shape,
             coupled=s.coupled,
             metric=s.metric,
+            bends=s.bends,
             backed_off=s.backed_off,
             jumps=jumps,
         )
@@ -362,7 +365,7 @@ class TrackedLagrangian(AbstractMethod):
         fixed = self.adaptive_metric or self.step_size is not None
         found = None if fixed else scales_at(oracle, point, batches)
         if found is not None:
-            metric, bend = found
+            metric, bend = found[0], found[1].largest
             oracle, point = replace(oracle, scaling=metric), point / metric
         look = oracle.look_at_parts(point, batch, 2)
         rows = oracle.rows_of(look)
@@ -407,6 +410,7 @@ class TrackedLagrangian(AbstractMethod):
             shape=shape,
             coupled=zero + 1,
             metric=metric,
+            bends=None if found is None else found[1].diagonal,
             backed_off=zero,
             jumps=zero,
         )
@@ -454,15 +458,17 @@ class TrackedLagrangian(AbstractMethod):
         """
         if s.metric is None:
             return s
-        scaled, labels = _in_metric(oracle, s), units_of(oracle)
-        if self.adaptive_metric or labels is None:
+        scaled, labels, bends = _in_metric(oracle, s), units_of(oracle), s.bends
+        if bends is None or labels is None:
             seen = Curved.flat(slopes_at(scaled, s.x, batches, s.weights))
             rms = jnp.sqrt(seen.slopes) / s.metric
             wanted = metric_for(jnp, rms, jnp.mean(rms), _tiny(oracle))
             change = jnp.sqrt(wanted / s.metric)  # halfway, so that one noisy look does not decide
         else:
             seen = curvature_at(scaled, s.x, batches, s.weights, labels)
-            change = rescaled_entries(jnp, seen.rows)
+            bends = next_diagonal(jnp, bends, seen.diagonal)
+            change = rescaled_entries(jnp, bends)
+            bends = bends * change**2
         size, growth = growths(jnp, change, seen)
         return s._replace(
             x=s.x / change,
@@ -472,6 +478,7 @@ class TrackedLagrangian(AbstractMethod):
             force=s.force * size,
             shape=s.shape._replace(jacobian=s.shape.jacobian * change),
             metric=s.metric * change,
+            bends=bends,
         )
 
     # --- what it knows

@@ -18,11 +18,11 @@ from lariax.formulas import (
     Shape,
     averaged,
     balanced,
+    diagonal_of,
     diagonal_shape,
     first_scales,
     is_whitened,
     natural_length,
-    rounded,
     sizes,
     whitened,
 )
@@ -140,34 +140,36 @@ class Survey:
 
     # --- the units of the parameters
 
-    def scales(self, labels: np.ndarray) -> tuple[np.ndarray, float]:
-        """Scales for the start, those that make the rows of the curvature equally long, and the curvature there."""
+    def scales(self, labels: np.ndarray) -> tuple[np.ndarray, Curved]:
+        """Scales for the start, those that make the curvature equal along all axes, and the curvature there."""
         nothing, point = np.zeros(self.constraints.rows), self._point().double().cpu().numpy()
         scales = first_scales(np, self.curvature(nothing, labels, np.ones(len(labels))).slopes)
         for _ in range(ROUNDS):
             seen = self.curvature(nothing, labels, scales)
-            scales = balanced(np, scales, seen.rows, seen.slopes)
+            scales = balanced(np, scales, seen.diagonal, seen.slopes)
         seen = self.curvature(nothing, labels, scales)
-        scales = rounded(np, scales, natural_length(np, scales, seen.rows, seen.slopes, point / scales))
-        return scales, self.curvature(nothing, labels, scales).largest
+        scales = scales * natural_length(np, scales, seen, point / scales)
+        return scales, self.curvature(nothing, labels, scales)
 
     def curvature(self, weights: np.ndarray, labels: np.ndarray, scales: np.ndarray) -> Curved:
         """From products with the Hessian of the Lagrangian, on the mean over all batches, in the given scales."""
         scaling = torch.as_tensor(scales).to(self.origin)
         w = torch.as_tensor(weights).to(self.origin)
         directions = torch.as_tensor(probes(len(labels))).to(self.origin)
-        found = []
-        for _ in range(2):
+
+        def look(directions: Tensor) -> tuple[Tensor, Tensor]:
             looks = [self._products(batch, w, directions, scaling) for batch in self.batches]
             gradients, products = (torch.stack(each) for each in zip(*looks, strict=True))
-            found.append(products.mean(dim=0))
-            directions = torch.linalg.qr(found[-1].T)[0].T
+            return gradients, products.mean(dim=0)
+
+        gradients, products = look(directions)
+        largest = float(torch.linalg.matrix_norm(look(torch.linalg.qr(products.T)[0].T)[1], ord=2))
         squares = torch.mean(gradients**2, dim=0)
         spread = torch.clamp(squares - torch.mean(gradients, dim=0) ** 2, min=0)
-        each = [values.double().cpu().numpy() for values in (torch.sum(found[0] ** 2, dim=0), squares, spread)]
+        pair = (values.double().cpu().numpy() for values in (directions, products))
+        each = [diagonal_of(np, *pair, largest), *(values.double().cpu().numpy() for values in (squares, spread))]
         counts = np.bincount(labels)
-        rows, slopes, noise = ((np.bincount(labels, values) / counts)[labels] for values in each)
-        return Curved(rows, slopes, noise, float(torch.linalg.matrix_norm(found[1], ord=2)))
+        return Curved(*((np.bincount(labels, values) / counts)[labels] for values in each), largest)
 
     def _products(self, batch: Any, weights: Tensor, directions: Tensor, scaling: Tensor) -> tuple[Tensor, Tensor]:
         """The Lagrangian's gradient, and products with its Hessian, by differentiating twice."""

@@ -32,6 +32,7 @@ from lariax.formulas import (
     largest_gradient,
     measured,
     metric_for,
+    next_diagonal,
     next_refresh,
     next_scale,
     noise_rate_at,
@@ -75,7 +76,7 @@ from lariax.torch._tuned import (
     sum_of_squares,
 )
 
-START_ROWS = 16  # rows that the start wants to see
+START_ROWS = 64  # rows that the start wants to see
 REFRESH_ROWS = 64  # rows that a refresh looks back on
 
 
@@ -545,14 +546,14 @@ class TrackedLagrangian(AbstractConstrained):
         passes = self.passes
         rows = passes.rows(closure, cut.pieces).double().cpu().numpy()
         self._lay_out()
-        self.metric, bend = (self.space.split(torch.ones(self.space.size)) if self.adaptive_metric else None), None
+        self.metric, seen = (self.space.split(torch.ones(self.space.size)) if self.adaptive_metric else None), None
         fixed = self.adaptive_metric or self.rules.step_size is not None
         if self.units is not None and not fixed and not passes.single_use:
             with suppress(RuntimeError):  # an operation can be differentiated only once
-                scales, bend = self._survey(closure).scales(self.units)
+                scales, seen = self._survey(closure).scales(self.units)
                 self.metric = self.space.split(torch.as_tensor(scales))
         self.indexed_size = self._indexed_size(closure)
-        bend = self._survey(closure).bend() if bend is None else bend
+        bend = self._survey(closure).bend() if seen is None else seen.largest
         largest = np.float64(max(bend, 1e-3 * self._survey(closure).steepness()))
 
         # noise of values and gradients over all batches
@@ -584,6 +585,7 @@ class TrackedLagrangian(AbstractConstrained):
             np.float64(0.1),
             force,
             shape,
+            np.zeros(0) if seen is None else seen.diagonal,
         ), looks
 
     def _soundly_refreshed(self, closure: Closure, s: Tuned) -> Tuned:
@@ -633,13 +635,15 @@ class TrackedLagrangian(AbstractConstrained):
         """As in the core: in units that fit the curvature as it is now, or in Adam's. What is kept in those coordinates
         is carried over; the estimate is kept in those of x."""
         scales = torch.cat([part.reshape(-1) for part in before]).double().cpu().numpy()
-        if self.adaptive_metric or self.units is None:
+        if self.units is None or not s.bends.size:
             seen = Curved.flat(self._slopes(closure, s) * scales**2)
             rms = np.sqrt(seen.slopes) / scales
             change = np.sqrt(metric_for(np, rms, np.mean(rms), self.rules.tiny) / scales)  # halfway: looks are noisy
         else:
             seen = self._survey(closure).curvature(s.weights, self.units, scales)
-            change = rescaled_entries(np, seen.rows)
+            bends = next_diagonal(np, s.bends, seen.diagonal)
+            change = rescaled_entries(np, bends)
+            s = s._replace(bends=bends * change**2)
         self.metric = self.space.split(torch.as_tensor(scales * change))
         return s.in_metric(change, seen)
 

@@ -48,6 +48,7 @@ class Tuned(NamedTuple):
     scale: Any
     force: Any
     shape: Shape
+    bends: Any  # the diagonal of the curvature in the coordinates of the metric; empty: not wanted
     backed_off: float = 0.0
     jumps: float = 0.0
 
@@ -81,7 +82,7 @@ class Tuned(NamedTuple):
 
 _FILTER = Filter(0.0, 0.0, 0.0, 0.0)
 _CURVATURE = Curvature(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-_TEMPLATE = Tuned(0, 0, 0, _FILTER, _FILTER, _CURVATURE, 0, 0, Shape(0, 0, (0, 0), 0, 0, 0, 0), 0, 0)
+_TEMPLATE = Tuned(0, 0, 0, _FILTER, _FILTER, _CURVATURE, 0, 0, Shape(0, 0, (0, 0), 0, 0, 0, 0), 0, 0, 0)
 
 
 class Sent(NamedTuple):
