@@ -8,8 +8,9 @@ import pytest
 import lariax as lx
 from conftest import normal
 from lariax.loop._start import _choose, _reconsidered
-from lariax.methods import _face
-from lariax.methods._face import Bounds, Linearized, bent, nearest, ridge
+from lariax.methods import _face, _nearest
+from lariax.methods._face import bent
+from lariax.methods._nearest import Bounds, Linearized, nearest, ridge
 from lariax.oracle import bind
 
 METHOD = lx.TangentNormal()
@@ -22,10 +23,12 @@ def rows_of(matrix, inequality=None, plain=False):
     return Linearized(
         lambda v: matrix @ v,
         lambda y: y @ matrix,
-        lambda *question: _face._dense(matrix, *question),
+        lambda *question: _nearest.dense(matrix, *question),
+        None,
         matrix,
         size,
         size,
+        size > 0,
         inequality,
         plain,
     )
@@ -76,6 +79,48 @@ def test_what_cannot_hold_is_met_by_least_squares():
     np.testing.assert_allclose(step, [0.5, 0.0], atol=100 * ridge(jnp.float64) ** 0.5)
 
 
+@pytest.mark.parametrize("kind", ["polytope", "bands", "cone", "twice", "bounded"])
+def test_nearest_meets_its_conditions_with_more_rows_than_entries(kind):
+    """d = clip(target - J^T y),  J d + r <= 0,  y >= 0,  y . (J d + r) = 0: then it is the projection.
+
+    From no guess at y, with 40 rows for 10 entries: through the origin (a degenerate vertex), opposite (narrow bands),
+    each twice, with three equalities and bounds.
+    """
+    rng = np.random.default_rng(0)
+    count, size = 40, 10
+    most = 0.3 if kind == "bounded" else np.inf
+
+    def question():
+        matrix, r = rng.normal(size=(count, size)), -np.ones(count)
+        matrix /= np.linalg.norm(matrix, axis=1, keepdims=True)
+        inside = 0.1 * rng.normal(size=size)
+        if kind in ("bands", "twice"):
+            matrix[count // 2 :] = (-1 if kind == "bands" else 1) * matrix[: count // 2]
+        if kind == "bands":
+            r = -matrix @ inside - 1e-3
+        if kind == "cone":
+            matrix[:, 0], r = abs(matrix[:, 0]), np.zeros(count)
+        if kind == "bounded":
+            r[:3] = -matrix[:3] @ inside
+        return matrix, r, 5 * rng.normal(size=size)
+
+    inequality = jnp.arange(count) >= (3 if kind == "bounded" else 0)
+    bounds = Bounds(jnp.full(size, -most), jnp.full(size, most))
+    matrices, rs, targets = map(jnp.asarray, map(np.stack, zip(*(question() for _ in range(20)), strict=True)))
+
+    def answer(matrix, r, target):
+        near = nearest(rows_of(matrix, inequality), r, target, bounds, jnp.zeros(count))
+        return near.step, near.weights
+
+    steps, weights = jax.jit(jax.vmap(answer))(matrices, rs, targets)
+    values = jnp.einsum("nij,nj->ni", matrices, steps) + rs
+    pulled = jnp.clip(targets - jnp.einsum("nij,ni->nj", matrices, weights), -most, most)
+    np.testing.assert_allclose(steps, pulled, atol=1e-12)
+    np.testing.assert_allclose(jnp.where(inequality, jnp.maximum(values, 0), values), 0, atol=1e-8)
+    np.testing.assert_allclose(jnp.where(inequality, weights * values, 0), 0, atol=1e-7)
+    assert (jnp.where(inequality, weights, 0) >= 0).all()
+
+
 def test_the_model_learns_what_noise_does_not_explain():
     model, step, change = jnp.eye(3), jnp.array([1.0, 2.0, 0.0]), jnp.array([3.0, 1.0, 1.0])
     np.testing.assert_allclose(bent(model, step, change, jnp.zeros(())) @ step, change)  # the secant equation
@@ -86,6 +131,8 @@ def test_the_model_learns_what_noise_does_not_explain():
     negative = bent(model, step, -change, jnp.zeros(()))
     np.testing.assert_allclose(step @ negative @ step, 0.2 * step @ step)  # damped
     assert (jnp.linalg.eigvalsh(negative) > 0).all()
+    across = bent(model, step, jnp.array([-2.0, 1.0, 5.0]), jnp.zeros(()))  # change . step = 0, as at a saddle
+    assert jnp.linalg.eigvalsh(across)[-1] < 200 * jnp.linalg.norm(jnp.array([-2.0, 1.0, 5.0])) / jnp.linalg.norm(step)
 
 
 # --- exact problems
@@ -127,6 +174,56 @@ def test_infeasible_is_said():
     result = lx.solve(on_circle(-1.0), jnp.array([0.5, 0.4]), METHOD, iterations=60)
     assert result.status == "infeasible_stationary"
     np.testing.assert_allclose(result.x, 0, atol=1e-2)
+
+
+NEARLY_PARALLEL = lx.Problem(
+    lambda x, z: -(1 + 0.3 * z) @ x,
+    samples=normal(3),
+    constraints={
+        "spheres": lx.Equal(lambda x: jnp.stack([x @ x, (x - jnp.eye(3)[0]) @ (x - jnp.eye(3)[0])]), 9.0, samples=None)
+    },
+)
+"""Two spheres meet in the circle x_1 = 1/2, x_2^2 + x_3^2 = 8.75; the best point of it is on x_2 = x_3."""
+
+
+@pytest.mark.parametrize("start", [[5.0, 1e-4, -1e-4], [5.0, 0.0, 0.0], [1e4, 1.0, -3.0]], ids=["near", "on", "far"])
+def test_nearly_parallel_gradients_hold_nothing_up(start):
+    """On the line through the centres the gradients are parallel, and beside it Gauss and Newton's step is endless."""
+
+    def solved(seed):
+        return lx.solve(NEARLY_PARALLEL, jnp.array(start), METHOD, iterations=1000, seed=seed).x
+
+    found = jax.vmap(solved)(jnp.arange(6))
+    np.testing.assert_allclose(found[:, 0], 0.5, atol=1e-9)
+    np.testing.assert_allclose(jnp.sum(found[:, 1:] ** 2, axis=1), 8.75, rtol=1e-9)
+    # the noise along the circle is 0.3, that of its mean 0.3 / sqrt(2000), over a curvature of 2 / 2.96: six of them
+    np.testing.assert_allclose(found[:, 1], 4.375**0.5, atol=6 * 0.3 / 2000**0.5 * 2.96 / 2**0.5)
+
+
+def test_a_saddle_of_the_violation_is_left():
+    """The centre of a sphere, for an objective that has no gradient there either and nothing random: x stays unless it
+    is moved."""
+    shape = jnp.array([1.0, 2.0, 3.0])
+    sphere = {"sphere": lx.Equal(squared, 9.0, samples=None)}
+    problem = lx.Problem(lambda x: x @ (shape * x) / 2, samples=None, constraints=sphere)
+    result = lx.solve(problem, jnp.zeros(3), METHOD, iterations=60)
+    np.testing.assert_allclose(abs(result.x), [3.0, 0.0, 0.0], atol=1e-6)
+
+
+def test_steps_find_their_length_again():
+    """From 1e8 away, where steps of that length follow the sphere, to where they must be of length 1."""
+    result = lx.solve(on_circle(1.0), jnp.array([-1e8, 3e7]), METHOD, iterations=100)
+    np.testing.assert_allclose(result.x, [1.0, 0.0], atol=1e-7)
+
+
+def test_constraints_that_contradict_each_other_end_between_them():
+    """Two spheres of radius 3 with centres 7 apart: the middle, whatever the objective wants."""
+    centre = 7 * jnp.eye(3)[0]
+    spheres = lx.Equal(lambda x: jnp.stack([x @ x, (x - centre) @ (x - centre)]), 9.0, samples=None)
+    problem = lx.Problem(lambda x, z: -(1 + 0.3 * z) @ x, samples=normal(3), constraints={"spheres": spheres})
+    result = lx.solve(problem, jnp.array([5.0, 0.1, -0.1]), METHOD, iterations=300)
+    np.testing.assert_allclose(result.x, centre / 2, atol=1e-2)
+    assert result.status in ("infeasible_stationary", "stalled")
 
 
 WEDGE = {
@@ -205,6 +302,28 @@ def test_statistical_limit_on_a_sphere():
     assert violations.max() < 1e-9
     # a step: two points for two samples, the constraint four times outside of loops, and the trials of the loops
     assert (evaluations >= 6 * iterations).all()
+
+
+def test_the_units_of_x_do_not_matter():
+    """min E||x / S - (2, 3) - z / 10||^2 / 2 with sum(x / S) = 4: for any units S, x / S is as accurate as for S = 1.
+
+    The same samples, 8 seeds: errors differ only by the paths to the solution.
+    """
+
+    def error(units, seed):
+        problem = lx.Problem(
+            lambda x, z: jnp.sum((x / units - jnp.array([2.0, 3.0]) - z / 10) ** 2) / 2,
+            samples=normal(2),
+            constraints={"sum": lx.Equal(lambda x: jnp.sum(x / units), 4.0, samples=None)},
+        )
+        x = lx.solve(problem, jnp.zeros(2), METHOD, iterations=500, seed=seed).x
+        return jnp.sum((x / units - jnp.array([1.5, 2.5])) ** 2)
+
+    units = jnp.array([[1.0, 1.0], [1e-2, 1e2], [1e3, 1e-3], [1e-3, 0.1], [5.0, 0.2]])
+    errors = jax.vmap(jax.vmap(error, (None, 0)), (0, None))(units, jnp.arange(8))
+    rms = jnp.sqrt(jnp.mean(errors, axis=1))
+    assert rms[0] < 3 * 0.1 / 1000**0.5  # the noise of the mean along the line is 0.1 / sqrt(1000)
+    assert (rms[1:] < 1.3 * rms[0]).all()
 
 
 def curve(strength, x):

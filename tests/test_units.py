@@ -86,7 +86,7 @@ def test_scales_undo_any_units(size):
         for _ in range(4):
             now = scales[:, None] * bent * scales
             seen = diagonal_of(np, probes(size), probes(size) @ now, np.linalg.norm(now, ord=2))
-            scales = balanced(np, scales, seen, scales**2 * np.diag(bent))
+            scales = balanced(np, scales, seen, scales**2 * np.diag(bent), scales**2 * np.diag(bent) / 2)
         return scales
 
     plain, other = scales_for(matrix), scales_for(matrix / factors[:, None] / factors)

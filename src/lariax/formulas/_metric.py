@@ -14,6 +14,12 @@ ROUNDS = 4
 OFF = 2.0
 """Later on, a scale is changed only if it is off by more than this: every change disturbs what is averaged."""
 
+STEEP = 1e3
+"""An entry whose gradient is so much larger than others, in balanced units, has too little curvature to go by."""
+
+SILENT = 1e-20
+"""A variance that is less than this part of the mean square is rounding."""
+
 LOOKS = 8
 """Over which the diagonal is averaged: an entry that few samples move is not seen at each."""
 
@@ -25,8 +31,8 @@ class Curved(NamedTuple):
     """What some batches show at a point of the curvature of the Lagrangian, entry by entry, in z."""
 
     diagonal: Any  # of the Hessian, without signs
-    slopes: Any  # mean squares of a batch's gradient
-    noise: Any  # and their variances
+    slopes: Any  # mean squares of its gradient,
+    noise: Any  # and variances
     largest: Any  # about the largest eigenvalue of the Hessian, and not above it
 
     @classmethod
@@ -52,12 +58,29 @@ def diagonal_of(xp: Any, directions: Any, products: Any, largest: Any) -> Any:
     return xp.clip(abs(xp.sum(directions * products, axis=0)), least, rows)
 
 
-def balanced(xp: Any, scales: Any, diagonal: Any, slopes: Any) -> Any:
-    """One round of making the diagonal of the curvature equal; `slopes` is the mean square of the gradient. An entry
-    without curvature gets a gradient as large as the largest."""
+def balanced(xp: Any, scales: Any, diagonal: Any, slopes: Any, noise: Any) -> Any:
+    """One round of making the diagonal of the curvature equal. `slopes` and `noise` are mean squares and variances of
+    the gradient's entries.
+
+    Entries with no curvature to go by have gradients as noisy as the others are on the average, or, without noise, as
+    large. Without a gradient either they have the smallest scale.
+    """
     tiny = xp.finfo(slopes.dtype).tiny
-    curvature = diagonal / (xp.max(diagonal) + tiny) + slopes / (xp.max(slopes) + tiny)
-    return _where_seen(xp, curvature > 0, scales / xp.sqrt(curvature + tiny))
+    curved = diagonal > 0
+    jacobi = scales / xp.sqrt(xp.where(curved, diagonal / (xp.max(diagonal) + tiny), 1))
+
+    def levelled(force: Any) -> tuple[Any, Any]:
+        """Scales for which all have the same force, and for whom theirs would be out of proportion otherwise."""
+        then = force * (jacobi / scales) ** 2
+        known = (force > 0) & (curved | ~xp.any(curved))
+        level = xp.exp(xp.sum(xp.where(known, xp.log(then + tiny), 0)) / xp.maximum(xp.sum(known), 1))
+        return scales * xp.sqrt(level / (force + tiny)), curved & (then > STEEP**2 * level)
+
+    by_noise, loud = levelled(noise)
+    by_slope, steep = levelled(slopes)
+    has_noise = noise > SILENT * slopes
+    rest = xp.where(has_noise, by_noise, by_slope)
+    return _where_seen(xp, curved | (slopes > 0), xp.where(curved & ~xp.where(has_noise, loud, steep), jacobi, rest))
 
 
 def natural_length(xp: Any, scales: Any, seen: Curved, z: Any) -> Any:

@@ -9,8 +9,9 @@ from lariax.methods._base import (
     linear_system,
 )
 from lariax.methods._dual_penalty import DualPenalty
-from lariax.methods._face import linearized, nearest, unbounded
+from lariax.methods._face import linearized
 from lariax.methods._linearized_alm import LinearizedALM
+from lariax.methods._nearest import nearest, unbounded
 from lariax.methods._quadratic_penalty import QuadraticPenalty
 from lariax.methods._tangent_normal import TangentNormal
 from lariax.methods._tracked_lagrangian import TrackedLagrangian

@@ -79,16 +79,26 @@ def _balanced_scales(
     oracle: Oracle, point: Vector, batches: Batch, labels: Int[np.ndarray, " d"]
 ) -> tuple[Vector, Curved]:
     weights = jnp.zeros(oracle.rows, oracle.dtype)
+    one, samples = oracle.singles(batches)
+    gradients = for_each(lambda sample: one.objective_gradient(point, sample), samples)
+    slopes, noise = (
+        _by_unit(each, labels)
+        for each in (
+            jnp.mean(gradients**2, axis=0),
+            jnp.var(gradients, axis=0, ddof=1 if gradients.shape[0] > 1 else 0),
+        )
+    )
 
     def turn(i: Array, carry: tuple[Vector, Curved]) -> tuple[Vector, Curved]:
-        """First from gradients, then balanced, then for a length of 1; and a last look. (One program serves for all.)"""
+        """First from gradients, then balanced, then for a length of 1; and a last look (all by one program)."""
         scales, _ = carry
         seen = curvature_at(replace(oracle, scaling=scales), point / scales, batches, weights, labels)
+        seen = seen._replace(slopes=scales**2 * slopes, noise=scales**2 * noise)
         new = jnp.select(
             [i == 0, i <= ROUNDS, i == ROUNDS + 1],
             [
                 first_scales(jnp, seen.slopes),
-                balanced(jnp, scales, seen.diagonal, seen.slopes),
+                balanced(jnp, scales, seen.diagonal, seen.slopes, seen.noise),
                 scales * natural_length(jnp, scales, seen, point / scales),
             ],
             scales,

@@ -1,6 +1,6 @@
 """For constraints that are known exactly: a step back to them, a step along them, and a gradient that is averaged."""
 
-from collections.abc import Callable
+from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
 import jax
@@ -12,7 +12,6 @@ from lariax.formulas import (
     allowed_drift,
     believable,
     gain,
-    is_real,
     is_whitened,
     lagged,
     rate_at,
@@ -22,7 +21,10 @@ from lariax.formulas import (
     variance_of_mean,
 )
 from lariax.methods._base import AbstractMethod, Answer
-from lariax.methods._face import ROUNDS, Bounds, Linearized, Near, Values, along_face, bent, linearized, nearest
+from lariax.methods._face import bent, linearized
+from lariax.methods._legs import Along, Ground, along, normal, tangent
+from lariax.methods._metric import scales_at
+from lariax.methods._nearest import Bounds, Values
 from lariax.oracle import Batch, Oracle, Vector, for_each, occasionally
 from lariax.problem import Problem
 from lariax.prox import Zero
@@ -31,10 +33,9 @@ from lariax.sets import Everything
 MODEL_ENTRIES = 256
 """Up to this many entries of x the curvature is a matrix, learnt from steps; beyond, it is one number."""
 
-HALVINGS = 16  # the most that a step is shortened within an iteration
-OFF = 0.2  # how far from the constraints a tangential step may lead, in units of its length
 TRUST = 4.0  # steps get longer only if what they follow stands out by this from the error of the estimate, squared
-FORGET = 0.9  # what is left of a curvature after an iteration, where it is one number
+REACH = 100.0  # the first normal step may be this many times as long as x
+FORGET = 0.9  # what is left after an iteration of a maximum: of the length of a row, of a curvature that is one number
 
 
 class TangentState(NamedTuple):
@@ -42,33 +43,26 @@ class TangentState(NamedTuple):
     gradient: Vector  # g, an estimate of grad f at x
     residuals: Values  # of the constraints at x, exactly
     multipliers: Values
-    usual: Values  # the longest that each row of J has been
+    usual: Values  # how long each row of J has been, recently
     model: Array  # B, or one number for B / I: the curvature of the Lagrangian
     of_gradient: Filter
+    metric: Vector | None  # x, steps and gradients here are those of x / metric; None: 1
+    size: Float[Array, ""]  # how large x and its steps are, recently
+    reach: Float[Array, ""]  # the longest normal step
     radius: Float[Array, ""]  # the longest tangential step
     scale: Float[Array, ""]  # theta <= 1: the part of a step that is taken
     backed_off: Float[Array, ""]  # how many steps were refused
     trials: Int[Array, ""]  # evaluations of the constraints in loops whose length only the run knows
 
 
-class _Trial(NamedTuple):
-    """A point that is being tried."""
-
-    length: Float[Array, ""]  # in units of the step
-    point: Vector
-    residuals: Values  # scaled
-    back: Vector  # from there to the linearised constraints
-    tries: Int[Array, ""]
-
-
 class TangentNormal(AbstractMethod):
     """For deterministic constraints and bounds: exact normal steps, tangential steps on an averaged gradient.
 
-    With r the constraint values, J their Jacobian, both exact, and J^+ the least-squares way back within the bounds:
+    With r the constraint values and J their Jacobian, both exact, and J^+ the least-squares way back within the bounds:
 
-        x'  = x - J^+ r(x)                                    halved until the violation falls
+        x'  = x + argmin_d  ||J d + r(x)||^2 + mu ||d||^2     within the bounds; mu rises until the violation falls
         t   = argmin  g . t + t^T B t / 2                     over J t = 0 (<= -r for inequalities) and the bounds,
-                                                              halved until ||J^+ r(x' + t)|| <= ||t|| / 5
+                                                              shortened until ||J^+ r(x' + t)|| <= ||t|| / 5
         x+  = x' + t - J^+ r(x' + t)                          if that is nearer to the constraints
         g+  = grad f(x+, xi) + (1 - alpha) (g - grad f(x, xi))
 
@@ -76,10 +70,13 @@ class TangentNormal(AbstractMethod):
     measured on the batch, as in `TrackedLagrangian`: as x settles it falls like 1/k. B is learnt from same-sample
     differences of gradients, D = grad f(x+, xi) - grad f(x, xi) + (J+ - J)^T y: a matrix by damped BFGS for up to 256
     entries of x, one number beyond. A step that raises the Lagrangian, by what D says, is not taken, and the next is
-    shorter; steps also shrink (theta) when their noise would show.
+    shorter; steps also shrink (theta) when their noise would show. Where constraints are violated and show no way back,
+    as a sphere at its centre, x is moved a little at random.
 
     Constraints cost values and Jacobians, never samples. Up to 256 rows the Jacobian is formed; beyond that products
-    with J J^T serve conjugate gradients. Dependent rows do no harm. There is no convergence proof.
+    with J J^T serve conjugate gradients. Dependent rows do no harm, nor do more rows than entries of x. Up to 256
+    entries x may be in any units: steps are taken in those of the curvature of f on the first batch. There is no
+    convergence proof.
 
     >>> import jax, jax.numpy as jnp, lariax as lx
     >>> problem = lx.Problem(
@@ -122,23 +119,18 @@ class TangentNormal(AbstractMethod):
     # --- an iteration
 
     def step(self, oracle: Oracle, state: TangentState, k: Float[Array, ""], batch: Batch) -> TangentState:
-        s, rate = state, rate_at(jnp, k)
-        bounds, plain = _bounds(oracle)
-        rows, values = linearized(oracle, s.x, plain, s.usual)
-
-        def residuals(point: Vector) -> Values:
-            with occasionally(0):  # counted in the state
-                return rows.scaled(oracle.exact_residuals(point)[0])
+        oracle, s, rate = replace(oracle, scaling=state.metric), state, rate_at(jnp, k)
+        ground = _ground(oracle, s)
+        rows = ground.rows
 
         # back to the constraints, then along them, then back again
-        normal = _normal(oracle, rows, bounds, residuals, s.x, values)
+        back, reach = normal(ground, s.reach)
         model = s.model / s.scale
         largest = _largest(model)
-        whole, near = _tangent(rows, normal, s, model, largest, bounds)
+        whole, near = tangent(ground, back, s.gradient, model, largest, s.multipliers * rows.size / largest)
         part = jnp.minimum(1, s.radius / (jnp.linalg.norm(whole) + _tiny(oracle)))
-        trial = _along(rows, bounds, residuals, normal, part * whole)
-        tangent = trial.length * part * whole
-        x, corrected = _corrected(rows, bounds, residuals, trial)
+        trial = along(ground, back, part * whole)
+        x = ground.within(trial.point + _kick(ground, s, k))
 
         # the gradient there and here, on the same samples
         h1, h0 = (oracle.halved_objective_gradient(point, batch) for point in (x, s.x))
@@ -148,22 +140,10 @@ class TangentNormal(AbstractMethod):
         here = rows.backward(largest * near.weights)
         change, dx = fresh - stale + pull(multipliers) - here, x - s.x
         drift = (h1 - h0).noise
-
-        # was it a good step? By the trapezoidal rule along it, with the averaged gradient at its beginning
-        slope = jnp.vdot(s.gradient + here, tangent)
-        expected = slope + _curve(s.model, tangent) / 2
-        found = slope + jnp.vdot(change, tangent) / 2
-        moved, off = jnp.linalg.norm(tangent), jnp.linalg.norm(normal.point - s.x)
-        judged = jnp.abs(slope) > 100 * _epsilon(oracle) * jnp.linalg.norm(s.gradient) * moved
-        sound = jnp.isfinite(jnp.sum(fresh) + jnp.sum(exact) + jnp.sum(x))
-        worse = judged & ~(found <= 0)
-        good = sound & ~(worse & (off <= moved))
         signal = _square(largest * near.step) / (s.of_gradient.error + _tiny(oracle))
-        longer = judged & (found < 0.75 * expected) & (moved > 0.99 * s.radius) & (signal > TRUST)
-        radius = jnp.where((trial.tries > 1) & (moved > 0), 2 * moved, s.radius)
-        radius = jnp.where(judged & (found > 0.25 * expected), moved / 2, radius)
-        radius = jnp.where(longer, 4 * s.radius, radius)
-        radius = jnp.where(worse | ~sound, jnp.maximum(moved, s.radius * (moved == 0)) / 4, radius)
+        sound = jnp.isfinite(jnp.sum(fresh) + jnp.sum(exact) + jnp.sum(x))
+        off = jnp.linalg.norm(back.point - s.x)
+        good, radius = _verdict(s, trial, part * whole, s.gradient + here, change, off, sound)
 
         # what was learnt
         alpha = gain(s.of_gradient) if oracle.problem.samples is not None else jnp.ones((), oracle.dtype)
@@ -176,20 +156,24 @@ class TangentNormal(AbstractMethod):
             drift=lagged(s.of_gradient.drift, jnp.where(good, drift, 0), rate),
             innovation=believable(jnp, s.of_gradient, _square(stale - s.gradient)),
         )
-        real = sound & is_real(jnp, _square(dx), _square(s.x), _epsilon(oracle))
+        real = sound & (jnp.linalg.norm(dx) > max(1e-12, 10 * _epsilon(oracle)) * s.size)
         too_long = of_gradient.drift > allowed_drift(jnp, k, signal) * alpha**2 * of_gradient.noise
+        size = jnp.maximum(jnp.linalg.norm(s.x), jnp.maximum(jnp.linalg.norm(dx) * sound, 0.99 * s.size))
         return TangentState(
             x=jnp.where(good, x, s.x),
             gradient=storm(jnp.where(good, fresh, stale), stale, s.gradient, alpha),
             residuals=jnp.where(good, exact, s.residuals),
             multipliers=multipliers,
-            usual=jnp.maximum(s.usual, rows.length),
+            usual=jnp.maximum(FORGET * s.usual, rows.length),
             model=jnp.where(real, _learnt(s.model, dx, change, drift), s.model),
             of_gradient=of_gradient,
-            radius=jnp.maximum(radius, _epsilon(oracle) * (1 + jnp.linalg.norm(s.x))),
+            metric=s.metric,
+            size=size,
+            reach=jnp.maximum(reach, _epsilon(oracle) * size),
+            radius=jnp.maximum(radius, _epsilon(oracle) * size),
             scale=rescaled(jnp, s.scale, too_long, rate),
             backed_off=s.backed_off + ~good,
-            trials=s.trials + len(oracle.blocks) * (normal.tries + trial.tries + corrected),
+            trials=s.trials + len(oracle.blocks) * (back.tries + 2 * trial.tries),
         )
 
     # --- the start
@@ -197,10 +181,15 @@ class TangentNormal(AbstractMethod):
     def init(self, oracle: Oracle, point: Vector, batches: Batch) -> TangentState:
         one, samples = oracle.singles(batches)
         each = for_each(lambda sample: one.objective_gradient(point, sample), samples)
+        found = scales_at(oracle, point, batches) if _has_matrix(oracle) else None
+        metric = None if found is None else found[0]
+        if metric is not None:
+            oracle, point, each = replace(oracle, scaling=metric), point / metric, metric * each
         slope, error = jnp.mean(each, axis=0), _noise(each)
         noise = error * each.shape[0] / oracle.batch_size  # of one batch
+        length, steep = jnp.linalg.norm(point), jnp.linalg.norm(slope)
+        size = jnp.where(length > 0, length, 1) if metric is None else jnp.ones((), oracle.dtype)
         # curvature of the objective, from a short step along its gradient, or anywhere if it has none
-        size, steep = 1 + jnp.linalg.norm(point), jnp.linalg.norm(slope)
         along = jnp.where(steep > 0, slope / (steep + _tiny(oracle)), point.size**-0.5)
         probe = -100 * jnp.sqrt(_epsilon(oracle)) * size * along
         ahead, here = (oracle.objective_gradient(p, batches.first) for p in (point + probe, point))
@@ -217,7 +206,10 @@ class TangentNormal(AbstractMethod):
             usual=jnp.zeros_like(residuals),
             model=largest * jnp.eye(point.size, dtype=oracle.dtype) if _has_matrix(oracle) else largest,
             of_gradient=Filter(error=error, noise=noise, drift=zero, innovation=error + noise),
-            radius=jnp.maximum(1, jnp.linalg.norm(point)),
+            metric=metric,
+            size=size,
+            reach=REACH * size,
+            radius=size,
             scale=zero + 1,
             backed_off=zero,
             trials=jnp.int32(0),
@@ -229,17 +221,20 @@ class TangentNormal(AbstractMethod):
     # --- what it knows
 
     def answer(self, oracle: Oracle, state: TangentState, k: Float[Array, ""]) -> Answer:
-        return Answer(state.x, state.residuals, state.multipliers)
+        point = state.x if state.metric is None else state.metric * state.x
+        return Answer(point, state.residuals, state.multipliers)
 
     def counted(self, state: TangentState) -> Int[Array, ""]:
         return state.trials
 
     def is_violated(self, oracle: Oracle, state: TangentState) -> Bool[Array, ""]:
         """By more than rounding, in units of how long the rows of J have been."""
-        residuals, _ = oracle.exact_residuals(state.x)
         usual = jnp.where(state.usual > 0, state.usual, 1)
-        violation = jnp.where(oracle.inequality, jnp.maximum(residuals, 0), residuals) / usual
-        return jnp.linalg.norm(violation) > jnp.sqrt(_epsilon(oracle)) * (1 + jnp.linalg.norm(state.x))
+        violation = jnp.where(oracle.inequality, jnp.maximum(state.residuals, 0), state.residuals) / usual
+        return jnp.linalg.norm(violation) > jnp.sqrt(_epsilon(oracle)) * state.size
+
+    def scales(self, state: TangentState) -> Vector | None:
+        return state.metric
 
     def observe(self, oracle: Oracle, state: TangentState, k: Float[Array, ""]) -> dict[str, Array]:
         return {
@@ -255,117 +250,70 @@ class TangentNormal(AbstractMethod):
 # --- the parts of a step
 
 
-def _normal(
-    oracle: Oracle,
-    rows: Linearized,
-    bounds: Bounds,
-    residuals: Callable[[Vector], Values],
-    x: Vector,
-    values: Values,
-) -> _Trial:
-    """The Gauss-Newton step, halved until the violation falls; none if it does not, or if there is nothing to mend."""
-    step = nearest(rows, values, jnp.zeros_like(x), bounds.around(x), jnp.zeros_like(values)).step
-    before = jnp.linalg.norm(rows.violation(values))
-    far = before > jnp.sqrt(_epsilon(oracle)) * (1 + jnp.linalg.norm(x))  # nearer, a full step helps or none
+def _ground(oracle: Oracle, s: TangentState) -> Ground:
+    bounds, plain = _bounds(oracle)
+    rows, values = linearized(oracle, s.x, plain, s.usual)
 
-    longest = jnp.maximum(1, jnp.linalg.norm(x)) / (jnp.linalg.norm(step) + _tiny(oracle))
+    def residuals(point: Vector) -> Values:
+        with occasionally(0):  # counted in the state
+            return rows.scaled(oracle.exact_residuals(point)[0])
 
-    def at(length: Array, count: Array) -> _Trial:
-        point = _within(bounds, x + length * step)
-        return _Trial(length, point, residuals(point), x, count)
-
-    def better(trial: _Trial) -> Array:
-        return jnp.linalg.norm(rows.violation(trial.residuals)) <= (1 - 1e-4 * trial.length) * before
-
-    trial = jax.lax.while_loop(
-        lambda t: far & ~better(t) & (t.tries < HALVINGS),
-        lambda t: at(t.length / 2, t.tries + 1),
-        at(jnp.minimum(1, longest), jnp.int32(1)),
-    )
-    took = better(trial)
-    point, found = jnp.where(took, trial.point, x), jnp.where(took, trial.residuals, values)
-    back = nearest(rows, found, jnp.zeros_like(x), bounds.around(point), jnp.zeros_like(values)).step
-    return trial._replace(point=point, residuals=found, back=back)
+    return Ground(rows, bounds, residuals, s.x, values, s.size)
 
 
-def _tangent(
-    rows: Linearized, normal: _Trial, s: TangentState, model: Array, largest: Array, bounds: Bounds
-) -> tuple[Vector, Near]:
-    """The step that the model wants along the linearised constraints, and the gradient step with its multipliers."""
-    around = bounds.around(normal.point)
-    room = jnp.where(rows.inequality, jnp.maximum(-normal.residuals, 0), 0)
-    near = nearest(rows, -room, -s.gradient / largest, around, s.multipliers * rows.size / largest)
-    if model.ndim == 0:
-        return near.step, near
-    step = along_face(rows, s.gradient, model, room, around, near)
-    if rows.plain:
-        return jnp.where(jnp.all(jnp.isfinite(step)), step, near.step), near
+def _kick(ground: Ground, s: TangentState, k: Float[Array, ""]) -> Vector:
+    """A little in a random direction, where constraints are violated and show no way back.
 
-    def again(carry: tuple[Vector, Array, Array]) -> tuple[Vector, Array, Array]:
-        """A gradient step of the model from there, which may leave the face, and along the new one."""
-        step, count, _ = carry
-        target = step - (s.gradient + model @ step) / largest
-        turned = nearest(rows, -room, target, around, near.weights)
-        new = along_face(rows, s.gradient, model, room, around, turned)
-        same = _square(new - step) <= 1e-12 * _square(new)
-        return new, count + 1, same
-
-    begin = (step, jnp.int32(1), jnp.asarray(False))
-    step, _, _ = jax.lax.while_loop(lambda c: (c[1] < ROUNDS) & ~c[2], again, begin)
-    return jnp.where(jnp.all(jnp.isfinite(step)), step, near.step), near
+    At a saddle of the violation, such as the centre of a sphere, steps grow from there; elsewhere they come back.
+    """
+    rows, eps = ground.rows, ground.eps
+    violation = rows.violation(ground.values)
+    downhill = jnp.clip(-rows.backward(violation), *ground.bounds.around(s.x))
+    is_flat = ground.is_far & (_square(downhill) <= 100 * eps * _square(violation))
+    direction = jax.random.normal(jax.random.fold_in(jax.random.key(0), k.astype(int)), s.x.shape, s.x.dtype)
+    length = eps ** (1 / 3) * s.size / jnp.linalg.norm(direction)
+    hidden = ~rows.alive & (jnp.abs(rows.violation(s.residuals)) > eps**0.5 * s.usual * s.size)
+    return jnp.where(is_flat | jnp.any(hidden), length, 0) * direction
 
 
-def _along(
-    rows: Linearized, bounds: Bounds, residuals: Callable[[Vector], Values], normal: _Trial, step: Vector
-) -> _Trial:
-    """The tangential step, halved until it stays near the constraints; none if it does not."""
-    nothing = jnp.zeros_like(step)
-    length = jnp.linalg.norm(step)
+def _verdict(
+    s: TangentState,
+    trial: Along,
+    step: Vector,
+    slope: Vector,
+    change: Vector,
+    off: Array,
+    sound: Array,
+) -> tuple[Bool[Array, ""], Float[Array, ""]]:
+    """Whether a step is taken, and how long the next tangential one may be.
 
-    def at(part: Array, count: Array) -> _Trial:
-        point = _within(bounds, normal.point + part * step)
-        values = residuals(point)
-        back = nearest(rows, values, nothing, bounds.around(point), jnp.zeros_like(values)).step
-        return _Trial(part, point, values, back, count)
-
-    off = 0.9 * jnp.linalg.norm(normal.back)
-    rounding = 4 * jnp.finfo(step.dtype).eps * (1 + jnp.linalg.norm(normal.point))
-
-    def stays(trial: _Trial) -> Array:
-        limit = jnp.maximum(jnp.maximum(OFF * trial.length * length, off), rounding)
-        return jnp.linalg.norm(trial.back) <= limit
-
-    trial = jax.lax.while_loop(
-        lambda t: ~stays(t) & (OFF * t.length * length > off) & (t.tries < HALVINGS),
-        lambda t: at(t.length / 2, t.tries + 1),
-        at(jnp.ones((), step.dtype), jnp.int32(1)),
-    )
-    still = normal._replace(length=jnp.zeros((), step.dtype), tries=trial.tries)
-    return jax.tree.map(lambda a, b: jnp.where(stays(trial), a, b), trial, still)
-
-
-def _corrected(
-    rows: Linearized, bounds: Bounds, residuals: Callable[[Vector], Values], trial: _Trial
-) -> tuple[Vector, int]:
-    """One more step back, if it helps, that leaves no bound; and how many evaluations that took."""
-    back = trial.back
-    if not rows.plain:
-        around = bounds.held(trial.point)
-        back = nearest(rows, trial.residuals, jnp.zeros_like(back), around, jnp.zeros_like(trial.residuals)).step
-    point = _within(bounds, trial.point + back)
-    before, after = (jnp.linalg.norm(rows.violation(values)) for values in (trial.residuals, residuals(point)))
-    return jnp.where(after < before, point, trial.point), 1
+    By the trapezoidal rule along the tangential step, with the averaged gradient of the Lagrangian at its beginning.
+    """
+    moved = trial.taken * step
+    length = jnp.linalg.norm(moved)
+    down = jnp.vdot(slope, moved)
+    expected, found = down + _curve(s.model, moved) / 2, down + jnp.vdot(change, moved) / 2
+    judged = jnp.abs(down) > 100 * jnp.finfo(length.dtype).eps * jnp.linalg.norm(s.gradient) * length
+    worse = judged & ~(found <= 0)
+    trusted = down**2 > TRUST * s.of_gradient.error / moved.size * length**2
+    longer = judged & (found < 0.75 * expected) & (length > 0.99 * s.radius) & trusted
+    cut = jnp.where(trial.fine, jnp.minimum(2 * length, s.radius), s.radius / 16)
+    radius = jnp.where(trial.tries > 1, cut, s.radius)
+    radius = jnp.where(judged & (found > 0.25 * expected), length / 2, radius)
+    radius = jnp.where(longer, 4 * s.radius, radius)
+    radius = jnp.where(worse | ~sound, jnp.where(length > 0, length, s.radius) / 4, radius)
+    return sound & ~(worse & (off <= length)), radius
 
 
-def _within(bounds: Bounds, point: Vector) -> Vector:
-    return jnp.clip(point, bounds.low, bounds.high)
+# --- small things
 
 
 def _bounds(oracle: Oracle) -> tuple[Bounds, bool]:
     """The bounds on x, and whether there is nothing but equalities. (A separable convex set is a box.)"""
     ends = (jnp.full(oracle.coordinates.size, end, oracle.dtype) for end in (-jnp.inf, jnp.inf))
     within = oracle.problem.within
-    bounds = Bounds(*(oracle.coordinates.ravel(within.project(oracle.coordinates.unravel(end))) for end in ends))
+    low, high = (oracle.coordinates.ravel(within.project(oracle.coordinates.unravel(end))) for end in ends)
+    bounds = Bounds(low, high) if oracle.scaling is None else Bounds(low / oracle.scaling, high / oracle.scaling)
     return bounds, isinstance(within, Everything) and not any(block.inequality for block in oracle.blocks)
 
 

@@ -112,7 +112,7 @@ class StochasticSQP(AbstractMethod):
         g = oracle.objective_gradient(s.x, batch)
         rows, scaled = linearized(oracle, s.x, plain=True, usual=jnp.zeros_like(s.residuals))
         near = nearest(rows, scaled, -g, unbounded(s.x), jnp.zeros_like(scaled))
-        d, violation = near.step, jnp.sum(jnp.abs(scaled * rows.size))
+        d, violation = near.step, jnp.sum(jnp.abs(s.residuals))
         length = jnp.sum(d**2) + tiny
         uphill = jnp.vdot(g, d) + length
         rises = uphill > 1e-8 * length  # on the constraints it is 0, and rounding must not lower tau

@@ -42,21 +42,21 @@ class Moments:
     """Mean and spread of vectors, each the mean of `weight` independent ones."""
 
     def __init__(self, like: Tensor) -> None:
-        self.parts, self.weight, self.squares = 0, 0.0, 0.0
-        self.mean = torch.zeros_like(like)
+        self.parts, self.weight = 0, 0.0
+        self.mean, self.squares = torch.zeros_like(like), torch.zeros_like(like)
 
     def add(self, vectors: Tensor, weight: float = 1.0) -> None:
         """`vectors` has a leading axis."""
         center = vectors.mean(dim=0)
-        own = float(torch.sum((vectors - center) ** 2)) * weight
+        own = torch.sum((vectors - center) ** 2, dim=0) * weight
         self._merge(vectors.shape[0], weight * vectors.shape[0], center, own)
 
-    def _merge(self, parts: int, weight: float, mean: Tensor, squares: float) -> None:
+    def _merge(self, parts: int, weight: float, mean: Tensor, squares: Tensor) -> None:
         if parts == 0:
             return
         total = self.weight + weight
         apart = mean - self.mean
-        self.squares += squares + float(torch.sum(apart**2)) * self.weight * weight / total
+        self.squares = self.squares + squares + apart**2 * (self.weight * weight / total)
         self.mean = self.mean + apart * (weight / total)
         self.parts, self.weight = self.parts + parts, total
 
@@ -67,18 +67,24 @@ class Moments:
     def over(self, passes: Passes) -> "Moments":
         """Of all processes together."""
         if passes.processes > 1:
-            numbers = torch.tensor([self.parts, self.weight, self.squares], dtype=torch.float64)
+            numbers = torch.tensor([self.parts, self.weight], dtype=torch.float64)
             everyone = passes.gather(numbers[None].to(self.mean.device)).cpu().tolist()
-            means = passes.gather(self.mean[None])
-            self.parts, self.weight, self.squares, self.mean = 0, 0.0, 0.0, torch.zeros_like(self.mean)
-            for (parts, weight, squares), mean in zip(everyone, means, strict=True):
-                self._merge(int(parts), weight, mean, squares)
+            vectors = passes.gather(torch.stack([self.mean, self.squares])[None])
+            together = Moments(self.mean)
+            for (parts, weight), (mean, squares) in zip(everyone, vectors, strict=True):
+                together._merge(int(parts), weight, mean, squares)
+            return together
         return self
 
     @property
-    def variance(self) -> float:
-        """Of a single one, in all entries together."""
+    def variances(self) -> Tensor:
+        """Of a single one, entry by entry."""
         return self.squares / max(self.parts - 1, 1)
+
+    @property
+    def variance(self) -> float:
+        """In all entries together."""
+        return float(torch.sum(self.variances))
 
 
 class Survey:
@@ -143,13 +149,20 @@ class Survey:
     def scales(self, labels: np.ndarray) -> tuple[np.ndarray, Curved]:
         """Scales for the start, those that make the curvature equal along all axes, and the curvature there."""
         nothing, point = np.zeros(self.constraints.rows), self._point().double().cpu().numpy()
-        scales = first_scales(np, self.curvature(nothing, labels, np.ones(len(labels))).slopes)
-        for _ in range(ROUNDS):
+        own = self.objective()
+        squares = (own.mean**2 + own.variances, own.variances)
+        slopes, noise = (_by_unit(values.double().cpu().numpy(), labels) for values in squares)
+
+        def seen_in(scales: np.ndarray) -> Curved:
             seen = self.curvature(nothing, labels, scales)
-            scales = balanced(np, scales, seen.diagonal, seen.slopes)
-        seen = self.curvature(nothing, labels, scales)
-        scales = scales * natural_length(np, scales, seen, point / scales)
-        return scales, self.curvature(nothing, labels, scales)
+            return seen._replace(slopes=scales**2 * slopes, noise=scales**2 * noise)
+
+        scales = first_scales(np, slopes)
+        for _ in range(ROUNDS):
+            seen = seen_in(scales)
+            scales = balanced(np, scales, seen.diagonal, seen.slopes, seen.noise)
+        scales = scales * natural_length(np, scales, seen_in(scales), point / scales)
+        return scales, seen_in(scales)
 
     def curvature(self, weights: np.ndarray, labels: np.ndarray, scales: np.ndarray) -> Curved:
         """From products with the Hessian of the Lagrangian, on the mean over all batches, in the given scales."""
@@ -166,10 +179,9 @@ class Survey:
         largest = float(torch.linalg.matrix_norm(look(torch.linalg.qr(products.T)[0].T)[1], ord=2))
         squares = torch.mean(gradients**2, dim=0)
         spread = torch.clamp(squares - torch.mean(gradients, dim=0) ** 2, min=0)
-        pair = (values.double().cpu().numpy() for values in (directions, products))
-        each = [diagonal_of(np, *pair, largest), *(values.double().cpu().numpy() for values in (squares, spread))]
-        counts = np.bincount(labels)
-        return Curved(*((np.bincount(labels, values) / counts)[labels] for values in each), largest)
+        v, hv, *rest = (values.double().cpu().numpy() for values in (directions, products, squares, spread))
+        diagonal, slopes, noise = (_by_unit(each, labels) for each in (diagonal_of(np, v, hv, largest), *rest))
+        return Curved(diagonal, slopes, noise, largest)
 
     def _products(self, batch: Any, weights: Tensor, directions: Tensor, scaling: Tensor) -> tuple[Tensor, Tensor]:
         """The Lagrangian's gradient, and products with its Hessian, by differentiating twice."""
@@ -375,3 +387,8 @@ class Survey:
         identity = torch.eye(output.shape[0], dtype=output.dtype, device=output.device)
         for rows in identity.split(max(1, CHUNK_ENTRIES // self.space.size)):
             yield self._flat(self._batched(output, rows))
+
+
+def _by_unit(values: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Means over the entries with a common unit."""
+    return (np.bincount(labels, values) / np.bincount(labels))[labels]
