@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -312,10 +313,23 @@ class TestDamage:
     def test_a_newer_version(self, run, wells):
         path = self.newest(run)
         file = bytearray(path.read_bytes())
-        file[len(MAGIC)] = 2
+        file[len(MAGIC)] = 3
         path.write_bytes(file)
-        with pytest.raises(lx.CheckpointError, match="version 2, and this Lariax reads up to 1"):
+        with pytest.raises(lx.CheckpointError, match="version 3, and this Lariax reads version 2"):
             lx.resume(run, wells)
+
+    def test_an_older_version(self, run, wells):
+        """A file whose records were named after modules."""
+        kept = Path(__file__).parent / "data" / "version-1.lariax"
+        (run / "checkpoint-00000099.lariax").write_bytes(kept.read_bytes())
+        with pytest.raises(lx.CheckpointError, match="version 1, which only the Lariax that wrote it can resume"):
+            lx.resume(run, wells)
+
+    def test_a_moved_class_keeps_its_tag(self, run):
+        """Nothing in a file tells where in the code its records live."""
+        header = self.newest(run).read_bytes().partition(b'"arrays": [')[0]
+        assert b"lariax." not in header.partition(b'"content"')[2]
+        assert b'"class": "method ' in header
 
     def test_another_process_needs_the_problem_and_the_precision(self, run):
         code = f"""

@@ -3,8 +3,9 @@
     "lariax checkpoint" and a line feed | version, 4 bytes | length of the header, 8 bytes | header, JSON
     | arrays as they lie in memory, one after the other | SHA-256 of all of that
 
-The header holds plain values: numbers, texts, lists, dictionaries, records of the classes that the reader names, and
-references to arrays. Nothing in a file can make the reader take more memory than the file is long.
+The header holds plain values: numbers, texts, lists, dictionaries, records of classes that the reader knows by a tag,
+and references to arrays. A tag stays the same wherever its class is moved. Nothing in a file can make the reader take
+more memory than the file is long.
 """
 
 import dataclasses
@@ -22,7 +23,7 @@ import jax
 import numpy as np
 
 MAGIC = b"lariax checkpoint\n"
-VERSION = 1
+VERSION = 2
 PREFIX = struct.Struct("<IQ")
 DIGEST = hashlib.sha256().digest_size
 DTYPES = {
@@ -33,7 +34,13 @@ DTYPES = {
     )
 }
 
-Classes = Mapping[str, type]
+
+class Classes:
+    """The classes of records, by their tags."""
+
+    def __init__(self, by_tag: Mapping[str, type]) -> None:
+        self.by_tag = dict(by_tag)
+        self.tags = {cls: tag for tag, cls in self.by_tag.items()}
 
 
 class CheckpointError(ValueError):
@@ -53,10 +60,6 @@ class Unknown:
     """A record of a class that the reader does not know."""
 
     name: str
-
-
-def full_name(cls: type) -> str:
-    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def raw(array: np.ndarray) -> Any:
@@ -100,16 +103,16 @@ def encoded(value: Any, classes: Classes, arrays: list[np.ndarray]) -> Any:
         return {"array": len(arrays) - 1}
     if isinstance(value, bytes):
         return {"bytes": value.hex()}
-    name = full_name(type(value))
-    if name in classes:
+    if (tag := classes.tags.get(type(value))) is not None:
         fields = {key: encoded(part, classes, arrays) for key, part in _fields(value).items()}
-        return {"class": name, "fields": fields}
+        return {"class": tag, "fields": fields}
     if type(value) in (list, tuple):
         return {type(value).__name__: [encoded(part, classes, arrays) for part in value]}
     if isinstance(value, dict) and _are_names(list(value)):
         return {"dict": [[key, encoded(part, classes, arrays)] for key, part in value.items()]}
     raise UnsavableError(
-        f"a checkpoint holds numbers, texts, arrays, lists, tuples and dictionaries of these, found {name}."
+        "a checkpoint holds numbers, texts, arrays, lists, tuples and dictionaries of these, found "
+        f"{type(value).__module__}.{type(value).__qualname__}."
     )
 
 
@@ -134,9 +137,14 @@ def unpacked(file: bytes, classes: Classes) -> Any:
     if len(file) < start + DIGEST:
         raise DamagedError("it is cut short")
     version, length = PREFIX.unpack(file[len(MAGIC) : start])
+    if version < VERSION:
+        raise CheckpointError(
+            f"it is of version {version}, which only the Lariax that wrote it can resume; this one reads version "
+            f"{VERSION}. Resume it there, or start a new run."
+        )
     if version > VERSION:
         raise CheckpointError(
-            f"it is of version {version}, and this Lariax reads up to {VERSION}. Install a newer one."
+            f"it is of version {version}, and this Lariax reads version {VERSION}. Install a newer one."
         )
     if hashlib.sha256(memoryview(file)[:-DIGEST]).digest() != file[-DIGEST:]:
         raise DamagedError("its checksum is wrong: it is cut short or changed")
@@ -169,9 +177,9 @@ def decoded(content: Any, classes: Classes, arrays: list[np.ndarray]) -> Any:
     if content is None or isinstance(content, bool | int | float | str):
         return content
     if content.keys() == {"class", "fields"}:
-        if content["class"] not in classes:
+        if content["class"] not in classes.by_tag:
             return Unknown(str(content["class"]))
-        cls = classes[content["class"]]
+        cls = classes.by_tag[content["class"]]
         fields = {key: decoded(part, classes, arrays) for key, part in content["fields"].items()}
         hints = _hints(cls)
         for key, part in fields.items():
@@ -210,6 +218,6 @@ def _fits(value: Any, hint: Any, classes: Classes) -> bool:
         return isinstance(value, np.ndarray | np.generic)
     if kind is int:
         return isinstance(value, int) and not isinstance(value, bool)
-    if kind in (bool, str, dict, list, tuple, type(None), Mapping) or kind in classes.values():
+    if kind in (bool, str, dict, list, tuple, type(None), Mapping) or kind in classes.tags:
         return isinstance(value, kind)
     return True

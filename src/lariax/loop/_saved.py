@@ -9,7 +9,7 @@ import jax
 
 from lariax.certificate import Certificate, ConstraintReport, Interval, Relative, RelativeTolerance, Tolerance
 from lariax.formulas import Exponents
-from lariax.loop._archive import CheckpointError, DamagedError, UnsavableError, encoded, full_name, packed, unpacked
+from lariax.loop._archive import CheckpointError, Classes, DamagedError, UnsavableError, encoded, packed, unpacked
 from lariax.loop._budget import Budget
 from lariax.loop._checkpoint import Checkpoint
 from lariax.loop._drive import Position
@@ -67,33 +67,40 @@ class Saved:
     place: dict[str, Any]  # in the streams
 
 
-_RECORDS = (
-    Certificate,
-    ConstraintReport,
-    Exponents,
-    Interval,
-    Ledger,
-    Looked,
-    Plan,
-    Relative,
-    RelativeTolerance,
-    Rhythm,
-    Saved,
-    Settings,
-    Shaped,
-    Sight,
-)
+_RECORDS = {
+    "certificate": Certificate,
+    "certified constraint": ConstraintReport,
+    "exponents": Exponents,
+    "interval": Interval,
+    "ledger": Ledger,
+    "looked": Looked,
+    "plan": Plan,
+    "relative": Relative,
+    "relative tolerance": RelativeTolerance,
+    "rhythm": Rhythm,
+    "saved": Saved,
+    "settings": Settings,
+    "shaped": Shaped,
+    "sight": Sight,
+}
+"""Tags are part of the file's format: they stay when a class is renamed or moved."""
 
 
-def classes() -> dict[str, type]:
+def classes() -> Classes:
     """What a checkpoint may consist of: these, and the methods that the program has loaded."""
-    found: dict[str, type] = {full_name(cls): cls for cls in _RECORDS}
+    found: dict[str, type] = dict(_RECORDS)
     waiting: list[type] = [AbstractMethod]
     while waiting:
         cls = waiting.pop()
         waiting += cls.__subclasses__()
-        found[full_name(cls)] = cls
-    return found
+        found[_method_tag(cls)] = cls
+    return Classes(found)
+
+
+def _method_tag(cls: type) -> str:
+    """Ours by their public name, others by where they come from."""
+    own = cls.__module__.partition(".")[0] == "lariax"
+    return f"method {cls.__qualname__ if own else f'{cls.__module__}.{cls.__qualname__}'}"
 
 
 def plan_of(
