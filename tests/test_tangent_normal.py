@@ -368,6 +368,10 @@ def test_auto_says_what_it_took(mixed):
     method, said = chosen(lx.Problem(lambda x: x @ x, samples=None, constraints=many), jnp.ones(400))
     assert isinstance(method, lx.TrackedLagrangian)
     assert "300 constraint rows on 400 entries of x are many for TangentNormal" in said
+    rows = {"rows": lx.Linear(jnp.eye(20, 300), 1.0)}
+    method, said = chosen(lx.Problem(lambda x: x @ x, samples=None, constraints=rows), jnp.ones(300))
+    assert isinstance(method, lx.TrackedLagrangian)
+    assert "20 constraint rows on 300 entries of x are many for TangentNormal" in said
     ball = lx.Problem(lambda x: x[0], samples=None, constraints=sphere, within=lx.sets.L2Ball(2.0))
     method, said = chosen(ball, jnp.ones(2))
     assert isinstance(method, lx.TrackedLagrangian)

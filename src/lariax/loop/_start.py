@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from lariax.formulas import is_whitened
 from lariax.loop._budget import Budget, is_number
 from lariax.loop._feed import Feeder
 from lariax.loop._looks import Looks
@@ -162,7 +161,7 @@ def _choose(method: Any, problem: Problem) -> tuple[AbstractMethod, str]:
 
 def _reconsidered(method: AbstractMethod, choice: str, oracle: Oracle) -> tuple[AbstractMethod, str]:
     """Our choice, now that the number of rows is known. (Both methods need the same oracle.)"""
-    if isinstance(method, TangentNormal) and not is_whitened(oracle.rows, oracle.dimension):
+    if isinstance(method, TangentNormal) and method.has_many_rows(oracle):
         why = f"{oracle.rows:,} constraint rows on {oracle.dimension:,} entries of x are many for TangentNormal"
         return TrackedLagrangian(), _took(why)
     return method, choice
