@@ -9,6 +9,7 @@ training rows, the area under the ROC curve, and what the run says of itself.
 """
 
 import argparse
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -105,7 +106,7 @@ def _rarer(rows: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray
 def network(data: Data, hidden: tuple[int, ...], seed: int) -> torch.nn.Module:
     torch.manual_seed(seed)
     sizes, layers = (data.x.shape[1], *hidden, 1), []
-    for i, (a, b) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+    for i, (a, b) in enumerate(itertools.pairwise(sizes)):
         layers += [torch.nn.ReLU()] * (i > 0) + [torch.nn.Linear(a, b)]
     return torch.nn.Sequential(*layers)
 
@@ -211,8 +212,13 @@ def main() -> None:
             console.print(*rows[-1], sep="  ")
     head = ("data", "recipe", "model", "rate", "AUC", "multiplier", "by hand: rate", "AUC", "multiplier")
     section = "\n".join(
-        ["## Recipes", "", origin("benchmarks.recipes", ["lariax", "torch"], time.time() - begin), ""]
-        + table(head, rows)
+        [
+            "## Recipes",
+            "",
+            origin("benchmarks.recipes", ["lariax", "torch"], time.time() - begin),
+            "",
+            *table(head, rows),
+        ]
     )
     if options.write:
         write("recipes", section)

@@ -107,6 +107,13 @@ def test_an_axis_that_leans_on_all_others_is_not_slowed_down_for_it():
     np.testing.assert_allclose(diagonal_of(np, np.eye(41), matrix, np.linalg.norm(matrix, ord=2)), 1)
 
 
+def test_curvature_that_is_rounding_is_none():
+    scales = balanced(np, np.ones(4), np.array([1.0, 1.0, 1e-18, 0.0]), np.ones(4), np.ones(4))
+    np.testing.assert_allclose(scales, 1)
+    few = balanced(np, np.ones(4), np.ones(4), np.ones(4), np.array([0.1, 1e-30, 1e-31, 1e-32]))
+    np.testing.assert_allclose(few, 1, err_msg="noise that is rounding is none either")
+
+
 def test_scales_change_only_where_they_are_far_off():
     np.testing.assert_array_equal(rescaled_entries(np, np.array([1.0, 2.0, 0.5, 0.0, 1.0])), 1)
     changed = rescaled_entries(np, np.array([1.0, 1.0, 1.0, 1.0, 1e-8]))

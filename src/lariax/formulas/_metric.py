@@ -42,8 +42,9 @@ class Curved(NamedTuple):
 
 
 def first_scales(xp: Any, slopes: Any) -> Any:
-    """1 / rms of the gradient, entry by entry; for entries that no sample has moved, the smallest of the others."""
-    return _where_seen(xp, slopes > 0, 1 / xp.sqrt(slopes + xp.finfo(slopes.dtype).tiny))
+    """1 / rms of the gradient, entry by entry; where that is 0 or rounding, the smallest of the others."""
+    info = xp.finfo(slopes.dtype)
+    return _where_seen(xp, slopes > (100 * info.eps) ** 2 * xp.max(slopes), 1 / xp.sqrt(slopes + info.tiny))
 
 
 def diagonal_of(xp: Any, directions: Any, products: Any, largest: Any) -> Any:
@@ -66,7 +67,7 @@ def balanced(xp: Any, scales: Any, diagonal: Any, slopes: Any, noise: Any) -> An
     large. Without a gradient either they have the smallest scale.
     """
     tiny = xp.finfo(slopes.dtype).tiny
-    curved = diagonal > 0
+    curved = diagonal > 10 * xp.finfo(slopes.dtype).eps * xp.max(diagonal)  # the rest is rounding
     jacobi = scales / xp.sqrt(xp.where(curved, diagonal / (xp.max(diagonal) + tiny), 1))
 
     def levelled(force: Any) -> tuple[Any, Any]:
@@ -76,9 +77,9 @@ def balanced(xp: Any, scales: Any, diagonal: Any, slopes: Any, noise: Any) -> An
         level = xp.exp(xp.sum(xp.where(known, xp.log(then + tiny), 0)) / xp.maximum(xp.sum(known), 1))
         return scales * xp.sqrt(level / (force + tiny)), curved & (then > STEEP**2 * level)
 
-    by_noise, loud = levelled(noise)
-    by_slope, steep = levelled(slopes)
     has_noise = noise > SILENT * slopes
+    by_noise, loud = levelled(xp.where(has_noise, noise, 0))
+    by_slope, steep = levelled(slopes)
     rest = xp.where(has_noise, by_noise, by_slope)
     return _where_seen(xp, curved | (slopes > 0), xp.where(curved & ~xp.where(has_noise, loud, steep), jacobi, rest))
 

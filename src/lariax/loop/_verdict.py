@@ -38,7 +38,7 @@ KINKED = 3
 ENTRIES = 2**18
 """Of a Jacobian that is made for a verdict."""
 
-FAR = 1e3
+FAR = 100.0
 """Lengths of the run from where on the objective is suspected to fall without end."""
 
 
@@ -55,7 +55,8 @@ class Around(NamedTuple):
     error: Float[Array, " m"]
     slope: Float[Array, ""]  # how fast half of its square can be lowered within the set, at most
     others: Float[Array, "points m"]  # violations elsewhere
-    jacobian: Float[Array, "m d"] | None  # in the same units; None: it would be large, or x is in a set
+    jacobian: Float[Array, "m d"] | None  # in the same units; None: it would be large, or a set ties entries of x
+    held: Float[Array, "2 d"]  # 1 where a bound holds an entry of x, from below and from above
     has_gradient: Bool[Array, " blocks"]
 
 
@@ -152,19 +153,22 @@ def _least_slope(seen: Around, standing: np.ndarray) -> np.ndarray | None:
     """Weights of the rows for which the violation cannot be lowered to first order; None: it can for all.
 
     By Farkas' lemma the linearised constraints cannot all hold if J^T y = 0 for some y with y . c > 0 that has the
-    signs of the violations.
+    signs of the violations; where a bound holds an entry, it may take up what points outwards.
     """
     if seen.jacobian is None:
         return None
     left, size = np.asarray(seen.left, float), float(np.linalg.norm(seen.left))
     slopes = np.asarray(seen.jacobian, float)[standing] * np.sign(left[standing, None])
-    heavy = 1e4 * np.max(np.abs(slopes), initial=1.0)
-    system = np.vstack([slopes.T, heavy * np.abs(left[standing]) / size])
+    below, above = np.asarray(seen.held, float)
+    columns = np.vstack([slopes, -np.diag(below)[below > 0], np.diag(above)[above > 0]])
+    heavy, count = 1e4 * np.max(np.abs(slopes), initial=1.0), len(slopes)
+    gain = np.append(np.abs(left[standing]) / size, np.zeros(len(columns) - count))
     try:
-        y, _ = nnls(system, np.append(np.zeros(slopes.shape[1]), heavy * size))
+        y, _ = nnls(np.vstack([columns.T, heavy * gain]), np.append(np.zeros(columns.shape[1]), heavy * size))
     except RuntimeError:  # it did not converge
         return None
-    if np.linalg.norm(y @ slopes) > SLIGHT * size * np.linalg.norm(y) * np.linalg.norm(slopes, axis=1).max():
+    rest, y = y @ columns, y[:count]
+    if np.linalg.norm(rest) > SLIGHT * size * np.linalg.norm(y) * np.linalg.norm(slopes, axis=1).max():
         return None
     weights = np.zeros_like(left)
     weights[standing] = y / np.abs(left[standing])
@@ -221,7 +225,7 @@ def _look_around(oracle: Oracle, z: Vector, first: Batch, second: Batch, key: Ke
     near = [oracle.look(points[0], half) for half in halves]  # at x itself a gradient may be 0 by symmetry
     has_gradient = [_has_gradient(oracle, near, block.rows) for block in oracle.blocks]
     jacobian = None
-    if oracle.is_free and 0 < oracle.rows * z.size <= ENTRIES:
+    if oracle.problem.simple.separable and 0 < oracle.rows * z.size <= ENTRIES:
         jacobian = sum(oracle.jacobian(z, half) for half in halves) / 2 * scale[:, None]
     return Around(
         left=violation(mean) * scale,
@@ -229,6 +233,7 @@ def _look_around(oracle: Oracle, z: Vector, first: Batch, second: Batch, key: Ke
         slope=within + noise * jnp.minimum(1, within / steepness),
         others=jax.vmap(violation)(elsewhere) * scale,
         jacobian=jacobian,
+        held=jnp.stack([oracle.prox(z + side * REACHES[0], 0.0) == z for side in (-1, 1)]).astype(z.dtype),
         has_gradient=jnp.stack(has_gradient) if has_gradient else jnp.zeros(0, bool),
     )
 
@@ -248,7 +253,7 @@ def _has_gradient(oracle: Oracle, looks: list[Any], rows: slice) -> Bool[Array, 
 
 def _falls_without_end(fresh: _Fresh, z: Vector) -> bool:
     """Whether from z on outwards the objective falls as fast as a line, and constraints hold as well as at z."""
-    batch, points = fresh.half(0), [z * 2.0**i for i in range(6)]
+    batch, points = fresh.half(0), [z * 2.0**i for i in range(14)]
     values = np.array([_values(fresh.oracle, point, batch) for point in points], float)
     objective, violation, outside = values[np.isfinite(values).all(axis=1)].T
     falls = np.diff(objective)
