@@ -156,17 +156,25 @@ def measured(xp: Any, curvature: Curvature, seen: Answers, often: Any) -> Curvat
 
 def remembered(xp: Any, curvature: Curvature, k: Any, tiny: Any) -> Curvature:
     """The maximum is forgotten slowly; fast, where nothing has come near it for long. What jumps is curvature too."""
-    seen = xp.maximum(xp.sqrt(curvature.square), curvature.jumps / (curvature.path + tiny))
+    seen = _met(xp, curvature, tiny)
     forget = xp.where(curvature.largest > FAR * seen, 5.0, 0.5) / (k + 20)
     return curvature._replace(largest=xp.maximum(seen, curvature.largest * (1 - forget)))
 
 
-def steepened(xp: Any, curvature: Curvature, eigenvalue: Any) -> Curvature:
-    """With L no less than half of an eigenvalue that the steps need not have met: they are stable from a third on.
+def _met(xp: Any, curvature: Curvature, tiny: Any) -> Any:
+    """The curvature that recent steps have met."""
+    return xp.maximum(xp.sqrt(curvature.square), curvature.jumps / (curvature.path + tiny))
+
+
+def steepened(xp: Any, curvature: Curvature, eigenvalue: Any, tiny: Any) -> Curvature:
+    """With L no less than half of an eigenvalue that the steps need not have met: they are stable from a third on. Nor
+    is it far above both.
 
     A direction that steps do not take has no part in L, and a step that is too long for it makes it grow unseen.
     """
-    return curvature._replace(largest=xp.maximum(curvature.largest, eigenvalue / 2))
+    most = FAR * xp.maximum(eigenvalue, _met(xp, curvature, tiny))
+    largest = xp.where(eigenvalue > 0, xp.minimum(curvature.largest, most), curvature.largest)
+    return curvature._replace(largest=xp.maximum(largest, eigenvalue / 2))
 
 
 def travelled(xp: Any, curvature: Curvature, k: Any, length: Any) -> Curvature:

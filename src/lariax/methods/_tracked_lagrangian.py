@@ -474,7 +474,7 @@ class TrackedLagrangian(AbstractMethod):
             x=s.x / change,
             gradient=s.gradient * change,
             of_gradient=Filter(*(value * size for value in s.of_gradient)),
-            curvature=steepened(jnp, s.curvature.in_metric(growth), growth * seen.largest),
+            curvature=steepened(jnp, s.curvature.in_metric(growth), growth * seen.largest, _tiny(oracle)),
             force=s.force * size,
             shape=s.shape._replace(jacobian=s.shape.jacobian * change),
             metric=s.metric * change,

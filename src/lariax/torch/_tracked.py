@@ -645,7 +645,7 @@ class TrackedLagrangian(AbstractConstrained):
             change = rescaled_entries(np, bends)
             s = s._replace(bends=bends * change**2)
         self.metric = self.space.split(torch.as_tensor(scales * change))
-        return s.in_metric(change, seen)
+        return s.in_metric(change, seen, self.rules.tiny)
 
     def _slopes(self, closure: Closure, s: Tuned) -> np.ndarray:
         """Mean squares of the gradients of half batches."""

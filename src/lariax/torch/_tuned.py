@@ -56,12 +56,12 @@ class Tuned(NamedTuple):
         """After a step that was taken back: the next one is shorter."""
         return self._replace(scale=max(self.scale / 4, 1e-8), backed_off=self.backed_off + 1)
 
-    def in_metric(self, change: np.ndarray, seen: Curved) -> "Tuned":
+    def in_metric(self, change: np.ndarray, seen: Curved, tiny: float) -> "Tuned":
         """In coordinates that gradients are `change` times as long in, entry by entry, with what was seen before."""
         size, growth = growths(np, change, seen)
         return self._replace(
             of_gradient=Filter(*(value * size for value in self.of_gradient)),
-            curvature=steepened(np, self.curvature.in_metric(growth), growth * seen.largest),
+            curvature=steepened(np, self.curvature.in_metric(growth), growth * seen.largest, tiny),
             force=self.force * size,
             shape=self.shape._replace(jacobian=self.shape.jacobian * change),
         )
