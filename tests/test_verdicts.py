@@ -7,6 +7,7 @@ import pytest
 
 import lariax as lx
 from lariax.formulas import Load, has_lost_coupling, whitened
+from lariax.problem import LinearSystem
 
 NORMAL = lx.Distribution(lambda key: jax.random.normal(key, (3,)))
 
@@ -134,3 +135,14 @@ def test_the_coupling_ends_with_a_multiplier():
     shape = shaped(load([1.0, 0.5, 0.0], [0.0, 0.0, 50.0]))
     assert not has_lost_coupling(np, shape, np.array([1.0, 0.5, 0.0]))
     assert has_lost_coupling(np, shape, np.array([1.0, 0.0, 0.0]))
+
+
+def test_a_system_whose_rows_differ_in_scale_has_a_solution():
+    """Its least violation is rounding: entries of A x are sums of numbers that are larger than they are."""
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        rows, x = rng.normal(size=(3, 4)) * [[100.0], [1.0], [0.01]], 1e3 * rng.normal(size=4)
+        x -= rows[0] * (rows[0] @ x) / (rows[0] @ rows[0])
+        assert (
+            LinearSystem([lx.Linear(jnp.asarray(rows), jnp.asarray(rows @ x))], jnp.asarray(x)).least_violation() == 0
+        )

@@ -46,10 +46,12 @@ def least_violation(operator: LinearOperator, b: np.ndarray, precision: float) -
     if _is_small(operator):
         u, singular, vt = _svd(operator, precision)
         x = vt.T @ (u.T @ b / singular)
+        summed = np.max(singular, initial=0.0) * np.linalg.norm(x)  # what the entries of A x are sums of, at most
     else:
         x, precision = _least_squares(operator, b), max(precision, ACCURACY)
+        summed = 0.0
     product = operator @ x
-    scale = float(np.linalg.norm(b) + np.linalg.norm(product))
+    scale = float(np.linalg.norm(b) + np.linalg.norm(product) + summed)
     return float(np.linalg.norm(product - b)), 100 * precision * scale
 
 
