@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: demo test browser lint format bench rates rivals peers audit kill soak overhead clean
+.PHONY: demo test test-long test-all browser lint format bench rates rivals peers audit kill soak overhead clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -15,8 +15,13 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 demo: $(VENV)/.ready          ## a classifier, free and with a fairness bound: a certified table, and lariax-demo.html
 	$(BIN)/python examples/fairness.py
 
-test: $(VENV)/.ready          ## all tests
-	$(BIN)/python -m pytest --numprocesses $(WORKERS)
+test: $(VENV)/.ready          ## every behaviour, in some minutes
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) -m 'not long'
+
+test-long: $(VENV)/.ready     ## the same at length: long statistics, tables, thousands of inputs, some of them fresh
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) -m long
+
+test-all: test test-long      ## both
 
 browser:                      ## Debian's Chromium, in which the report is tested, where it may be installed
 	@command -v chromium >/dev/null \

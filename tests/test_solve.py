@@ -101,6 +101,7 @@ class TestTracing:
             np.testing.assert_allclose(many.multipliers["c"][seed], one.multipliers["c"], rtol=1e-6)
         assert list(many.status) == ["budget"] * 3
         assert many.history["objective"].shape[0] == 3
+        np.testing.assert_allclose(many.fun[2], one.fun, rtol=1e-9)
 
     def test_vmap_over_step_sizes_and_penalties(self, wells):
         def run(step_size, penalty):
@@ -374,6 +375,17 @@ def test_any_pytree(method):
     assert jax.tree.structure(result.x) == jax.tree.structure(x0)
     assert result.x["b"][0].dtype == jnp.float32
     assert bool(problem.within.contains(result.x))
+
+
+def test_fun_is_the_objective_at_x():
+    """E f = 1 at the mean, and the standard error of a tenth of the records is 1 / sqrt(64 x 20)."""
+    problem = lx.Problem(lambda x, z: 0.5 * jnp.sum((x - z) ** 2), samples=normal(2))
+    run = {"iterations": 2000, "batch_size": 64}
+    result = lx.solve(problem, jnp.ones(2), **run, record_every=10)
+    assert isinstance(result.fun, float)
+    assert abs(result.fun - 1) < 5 / (64 * 20) ** 0.5
+    certified = lx.solve(problem, jnp.ones(2), **run, tolerance=1e-9)
+    assert certified.fun == certified.certificate.objective.estimate
 
 
 def test_a_result_speaks(reference):

@@ -5,10 +5,31 @@ from typing import TYPE_CHECKING, Any
 
 from lariax import prox, sets
 from lariax.certificate import Certificate, certify
-from lariax.loop import STATUSES, Checkpoint, CheckpointError, History, Result, Snapshot, minimize, resume, solve
-from lariax.methods import DualPenalty, LinearizedALM, QuadraticPenalty, TangentNormal, TrackedLagrangian
+from lariax.loop import STATUSES, Checkpoint, CheckpointError, History, Result, Snapshot, bind, minimize, resume, solve
+from lariax.methods import (
+    AbstractMethod,
+    AbstractScheduledMethod,
+    Answer,
+    DualPenalty,
+    LinearizedALM,
+    QuadraticPenalty,
+    TangentNormal,
+    TrackedLagrangian,
+)
 from lariax.oracle import LariaxWarning
-from lariax.problem import AtLeast, AtMost, Dataset, Distribution, Equal, Linear, Problem, Proxy, Stratified, Stream
+from lariax.problem import (
+    AbstractSource,
+    AtLeast,
+    AtMost,
+    Dataset,
+    Distribution,
+    Equal,
+    Linear,
+    Problem,
+    Proxy,
+    Stratified,
+    Stream,
+)
 
 if TYPE_CHECKING:
     from lariax import rates, rivals
@@ -17,6 +38,10 @@ __version__ = "0.1.0"
 
 __all__ = [
     "STATUSES",
+    "AbstractMethod",
+    "AbstractScheduledMethod",
+    "AbstractSource",
+    "Answer",
     "AtLeast",
     "AtMost",
     "Certificate",
@@ -39,6 +64,7 @@ __all__ = [
     "Stream",
     "TangentNormal",
     "TrackedLagrangian",
+    "bind",
     "certify",
     "minimize",
     "prox",

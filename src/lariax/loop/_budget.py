@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lariax.loop._run import NEVER
+from lariax.loop._randomness import NEVER
 
 GLANCE = 0.2  # seconds between looks at the clock, the keyboard and the progress bar
 

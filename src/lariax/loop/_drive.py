@@ -16,8 +16,9 @@ from lariax.loop._interrupts import Interrupts
 from lariax.loop._ledger import Ledger
 from lariax.loop._looks import Looked, Looks, Sight
 from lariax.loop._progress import ProgressBar
+from lariax.loop._randomness import Randomness
 from lariax.loop._result import Continuation, Result, outcome
-from lariax.loop._run import VERDICTS, Records, Run, advance, conclude, finite_next
+from lariax.loop._run import Records, Run, advance, conclude, finite_next
 from lariax.loop._start import Start, explaining_memory
 from lariax.loop._verdict import Verdict, has_kinks, judged
 from lariax.problem import Linear, LinearSystem, Problem, warn
@@ -245,7 +246,7 @@ class Drive:
             return Verdict("infeasible_stationary")
         history = ledger.history()
         violations = np.asarray(history["feasibility"]) if "feasibility" in history else np.zeros(0)
-        key = jax.random.fold_in(run.key, VERDICTS)
+        key = Randomness.VERDICTS.of(run.key)
         return judged(start.oracle, start.method, run.state, x, violations, key)
 
     def _diagnosis(self) -> list[str]:
@@ -272,7 +273,7 @@ class Drive:
             remarks += self._diagnosis()
         start, run = self.start, self.position.run
         remark = start.method.remark(run.state, run.iteration)
-        if remark and has_kinks(start.oracle, start.method, run.state, x, jax.random.fold_in(run.key, VERDICTS)):
+        if remark and has_kinks(start.oracle, start.method, run.state, x, Randomness.VERDICTS.of(run.key)):
             remarks.append(remark)
         if self.failure is not None:
             remarks.append(_words(self.failure))

@@ -9,15 +9,13 @@ from jaxtyping import Array, Key, PyTree
 
 from lariax.certificate import Certificate, SequentialTest, Tolerance, certify_run
 from lariax.loop._feed import Feeder
-from lariax.loop._run import NEVER
+from lariax.loop._randomness import Randomness
 from lariax.oracle import Oracle
 from lariax.problem import Stream
 
 FIRST = 1000  # iterations before the first look; then at twice, four times, ... as many
 FEWEST_DRAWS = 2048
 SHARE = 4  # a look takes a quarter of the draws that the run has taken until then, so all looks at most a half
-
-_LOOKS = NEVER - 2  # folded into the seed: a stream of random numbers that no source uses
 
 
 class Sight(NamedTuple):
@@ -73,7 +71,7 @@ class Looks:
                 "the same again. Use lx.Dataset, or certify on held-out rows afterwards."
             )
         self._problem = problem.without_heldout()
-        self._key, self._oracle, self._feeder = jax.random.fold_in(key, _LOOKS), oracle, feeder
+        self._key, self._oracle, self._feeder = Randomness.LOOKS.of(key), oracle, feeder
         self._per_iteration = oracle.draws_per_iteration
         self._tolerance, self._test = (
             tolerance,

@@ -13,7 +13,8 @@ from jaxtyping import Array, PyTree
 from lariax.certificate import Certificate, certify, certify_run, draws_for_run
 from lariax.loop._feed import Feeder
 from lariax.loop._looks import Looked
-from lariax.loop._run import NEVER, Rhythm, Run
+from lariax.loop._randomness import Randomness
+from lariax.loop._run import Rhythm, Run
 from lariax.loop._table import as_html, as_rich, as_text
 from lariax.methods import AbstractMethod
 from lariax.oracle import Oracle
@@ -39,7 +40,6 @@ FAILURES = ("infeasible_stationary", "unbounded", "stalled", "diverged")
 """The ends after which more of the same will not help."""
 
 _ORDER = tuple(STATUSES)
-_CERTIFICATE = NEVER - 2  # folded into the seed: a stream of random numbers that no source uses
 
 
 def outcome(status: str) -> int:
@@ -131,6 +131,8 @@ class Result(eqx.Module):
         multipliers: by constraint name, with L = f + sum y . c: >= 0 for `AtMost`, <= 0 for `AtLeast`.
         status, message: how the run ended, one of `lariax.STATUSES`, and what to do next.
         success: whether the point is certified to be feasible and stationary; a spent budget alone is not success.
+        fun: the objective at x: that of the certificate made during the run, or the mean over the last tenth of the
+            history, at points near x. `certificate.objective` has an interval.
         iterations, draws, evaluations, seconds: what it cost. Draws count every sample once, evaluations every call of
             a function on a sample, seconds all the time from the call to the answer, compiling included (and of the
             runs that this one continues).
@@ -160,7 +162,7 @@ class Result(eqx.Module):
     def certificate(self) -> Certificate:
         if self.continuation is None:
             raise ValueError("a run that was traced (jit, vmap) has no certificate. Use lx.certify(problem, result.x).")
-        problem, key = self.continuation.oracle.problem, jax.random.fold_in(self.continuation.run.key, _CERTIFICATE)
+        problem, key = self.continuation.oracle.problem, Randomness.CERTIFICATE.of(self.continuation.run.key)
         draws = draws_for_run(problem, int(self.draws))
         if self.certified is None:
             return certify_run(self._unseen(problem, draws), self.x, self.multipliers, draws, seed=key).certificate
@@ -181,6 +183,14 @@ class Result(eqx.Module):
                 "lx.certify(another_problem, result.x)."
             )
         return unseen
+
+    @property
+    def fun(self) -> Any:
+        if self.certified is not None:
+            return self.certified.objective.estimate
+        objective = self.history["objective"]
+        mean = objective[..., -max(1, objective.shape[-1] // 10) :].mean(axis=-1)
+        return float(mean) if isinstance(mean, np.floating) else mean
 
     @property
     def status(self) -> Any:

@@ -17,20 +17,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from lariax.formulas import next_refresh
+from lariax.loop._randomness import NEVER, Randomness
 from lariax.methods import AbstractMethod, Answer, State
 from lariax.oracle import Batch, Oracle, Vector, counting
 
 LONGEST_BLOCK = 256
 BLOCK_BYTES = 4 * 2**20
 FEW = 8  # parts of an array that the compiler makes by one command
-NEVER = jnp.iinfo(jnp.int32).max
-
-_PICKS, _REFRESHES, VERDICTS = (
-    NEVER,
-    NEVER - 1,
-    NEVER - 3,
-)  # folded into the seed: streams of random numbers that no source uses
-
 
 Packed = tuple[list[Array], State]
 
@@ -213,7 +206,7 @@ def advance(
         def refreshed(run: Run) -> Run:
             back = run.iteration - first - rhythm.window + 1
             window = jax.tree.map(lambda t: jax.lax.dynamic_slice_in_dim(t, back, rhythm.window), tickets)
-            key = jax.random.fold_in(jax.random.fold_in(run.key, _REFRESHES), run.iteration)
+            key = jax.random.fold_in(Randomness.REFRESHES.of(run.key), run.iteration)
             new = method.refresh(oracle, run.state, jax.vmap(oracle.fetch, axis_size=rhythm.window)(window), key)
             sound = _all_finite(new)  # a sample in the window that the method refused would spoil it
             state = jax.tree.map(lambda a, b: jnp.where(sound, a, b), new, run.state)
@@ -315,7 +308,7 @@ def _pick(oracle: Oracle, method: AbstractMethod, run: Run) -> Run:
     P(N > n) = k / n, that is N = floor(k / U) + 1 with U uniform in (0, 1).
     """
     k = run.iteration
-    uniform = jax.random.uniform(jax.random.fold_in(jax.random.fold_in(run.key, _PICKS), k), dtype=oracle.dtype)
+    uniform = jax.random.uniform(jax.random.fold_in(Randomness.PICKS.of(run.key), k), dtype=oracle.dtype)
     ratio = jnp.minimum(k / jnp.maximum(uniform, jnp.finfo(oracle.dtype).tiny), 2.0**30)
     answer = method.answer(oracle, run.state, k.astype(oracle.dtype))
     return run._replace(picked=answer, next_pick=jnp.maximum(ratio.astype(jnp.int32), k) + 1)

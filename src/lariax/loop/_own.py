@@ -1,0 +1,97 @@
+"""A method's `init` and `step` for a loop of one's own."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Int, Key, PyTree
+
+from lariax.loop._budget import is_number
+from lariax.loop._feed import Feeder
+from lariax.loop._randomness import Randomness
+from lariax.loop._run import Rhythm, rhythm
+from lariax.loop._start import in_precision
+from lariax.methods import AbstractMethod, State
+from lariax.oracle import Batch, Oracle, as_point
+from lariax.oracle import bind as bind_oracle
+from lariax.problem import Problem, as_key
+
+
+class Bound(eqx.Module):
+    """A method on a problem, ready to be stepped; see `bind`. All is pure, and compiled when first called."""
+
+    oracle: Oracle
+    method: AbstractMethod
+    key: Key[Array, ""]
+    x0: PyTree[Array]
+    rhythm: Rhythm = eqx.field(static=True)
+
+    @property
+    def window(self) -> int:
+        """How many iterations `refresh` looks back on; 0: the method has nothing to refresh."""
+        return self.rhythm.window
+
+    @eqx.filter_jit
+    def init(self) -> State:
+        """The state before iteration 1."""
+        batches = self._batches(jnp.arange(self.rhythm.start))
+        return self.method.init(self.oracle, self.oracle.start(self.x0, batches.first), batches)
+
+    def step(self, state: State, k: ArrayLike) -> State:
+        """Iteration k = 1, 2, ..., on samples of its own: the same as those of `solve` with this seed. The method takes
+        the closer look that `solve` lets it take now and then, every time."""
+        return self._step(state, jnp.asarray(k, jnp.int32))
+
+    @eqx.filter_jit
+    def _step(self, state: State, k: Int[Array, ""]) -> State:
+        batch = self._batches((k + self.rhythm.shift)[None]).first
+        return self.method.measuring_step(self.oracle, state, k.astype(self.oracle.dtype), batch)
+
+    def refresh(self, state: State, k: ArrayLike) -> State:
+        """After iteration k, on its samples and those before it; now and then, further and further apart."""
+        return self._refresh(state, jnp.asarray(k, jnp.int32))
+
+    @eqx.filter_jit
+    def _refresh(self, state: State, k: Int[Array, ""]) -> State:
+        batches = self._batches(k + self.rhythm.shift - jnp.arange(self.window)[::-1])
+        key = jax.random.fold_in(Randomness.REFRESHES.of(self.key), k)
+        return self.method.refresh(self.oracle, state, batches, key)
+
+    def answer(self, state: State, k: ArrayLike) -> tuple[PyTree[Array], dict[str, Array]]:
+        """x and the multipliers after iteration k."""
+        point, _, multipliers = self.method.answer(self.oracle, state, jnp.asarray(k, self.oracle.dtype))
+        return self.oracle.x_of(point), self.oracle.named_multipliers(multipliers)
+
+    def _batches(self, places: Array) -> Batch:
+        tickets = self.oracle.draw(self.key, places, (None,) * len(self.oracle.sources))
+        return jax.vmap(self.oracle.fetch, axis_size=len(places))(tickets)
+
+
+def bind(problem: Problem, x0: PyTree, method: AbstractMethod, batch_size: int = 1, seed: Any = 0) -> Bound:
+    """A method on a problem, for a loop of one's own; `solve` is that loop compiled, with budgets, history and so on.
+
+    Sources that feed rows from the host (`Stream`) need `solve`.
+
+    >>> import jax, jax.numpy as jnp, lariax as lx
+    >>> problem = lx.Problem(lambda x, z: jnp.sum((x - z) ** 2), samples=lx.Distribution(jax.random.normal))
+    >>> bound = lx.bind(problem, jnp.zeros(2), lx.TrackedLagrangian(), batch_size=4)
+    >>> state = bound.init()
+    >>> for k in range(1, 101):
+    ...     state = bound.step(state, k)
+    >>> x, multipliers = bound.answer(state, 100)
+    >>> bool(jnp.abs(x).max() < 0.5)
+    True
+    """
+    if not isinstance(method, AbstractMethod):
+        raise TypeError(f"method must be a method such as lx.TrackedLagrangian(), found {method!r}.")
+    if not is_number(batch_size, int) or batch_size < 1:
+        raise ValueError(f"batch_size must be a positive integer, found {batch_size!r}.")
+    if any(source is not None and source.from_host for source in problem.sources):
+        raise ValueError("a Stream is fed by lx.solve, not by lx.bind. Use lx.solve, or a lx.Dataset of its rows.")
+    x = as_point(problem, x0)
+    structures = Feeder(problem.sources, None).structures()
+    size = max(int(batch_size), method.smallest_batch)
+    oracle = bind_oracle(problem, x, structures, batch_size=size, copies=method.copies, has_slacks=method.wants_slacks)
+    method = in_precision(method.prepare(oracle, x), oracle.dtype)
+    return Bound(oracle, method, as_key(seed), x, rhythm(oracle, method, structures))
