@@ -9,6 +9,7 @@ from lariax.loop import STATUSES, Checkpoint, CheckpointError, History, Result, 
 from lariax.methods import DualPenalty, LinearizedALM, QuadraticPenalty, TangentNormal, TrackedLagrangian
 from lariax.oracle import LariaxWarning
 from lariax.problem import AtLeast, AtMost, Dataset, Distribution, Equal, Linear, Problem, Proxy, Stratified, Stream
+from lariax.tuned import Multipliers
 
 if TYPE_CHECKING:
     from lariax import rates, rivals
@@ -30,6 +31,7 @@ __all__ = [
     "LariaxWarning",
     "Linear",
     "LinearizedALM",
+    "Multipliers",
     "Problem",
     "Proxy",
     "QuadraticPenalty",

@@ -46,7 +46,7 @@ from lariax.formulas import (
     variance_of_mean,
     violation,
 )
-from lariax.torch import _device, _host, _kernels
+from lariax.torch import _device, _kernels
 from lariax.torch._constraints import AbstractConstraint, Seen
 from lariax.torch._optimizer import AbstractConstrained
 from lariax.torch._passes import (
@@ -75,6 +75,7 @@ from lariax.torch._tuned import (
     rows_times,
     sum_of_squares,
 )
+from lariax.tuned import host as _host
 
 START_ROWS = 64  # rows that the start wants to see
 REFRESH_ROWS = 64  # rows that a refresh looks back on
