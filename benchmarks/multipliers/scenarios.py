@@ -197,7 +197,7 @@ def physics(seed: int) -> Training:
 
 
 def cart(seed: int) -> Training:
-    """A mass is pushed for ten steps and is to go far; its mean energy a run is at most 3. REINFORCE, 128 runs a step."""
+    """A mass is pushed for ten steps and is to go far at a mean energy of at most 3. REINFORCE, 128 runs a step."""
     torch.manual_seed(seed)
     policy = nn.Sequential(nn.Linear(3, 16), nn.Tanh(), nn.Linear(16, 1))
 

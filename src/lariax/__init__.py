@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Any
 from lariax import prox, sets
 from lariax.certificate import Certificate, certify
 from lariax.loop import STATUSES, Checkpoint, CheckpointError, History, Result, Snapshot, minimize, resume, solve
-from lariax.methods import DualPenalty, LinearizedALM, QuadraticPenalty, TangentNormal, TrackedLagrangian
+from lariax.methods import (
+    DualPenalty,
+    LinearizedALM,
+    Optax,
+    QuadraticPenalty,
+    TangentNormal,
+    TrackedLagrangian,
+    multiplier_rule,
+)
 from lariax.oracle import LariaxWarning
 from lariax.problem import AtLeast, AtMost, Dataset, Distribution, Equal, Linear, Problem, Proxy, Stratified, Stream
 from lariax.tuned import Multipliers
@@ -32,6 +40,7 @@ __all__ = [
     "Linear",
     "LinearizedALM",
     "Multipliers",
+    "Optax",
     "Problem",
     "Proxy",
     "QuadraticPenalty",
@@ -43,6 +52,7 @@ __all__ = [
     "TrackedLagrangian",
     "certify",
     "minimize",
+    "multiplier_rule",
     "prox",
     "rates",
     "resume",

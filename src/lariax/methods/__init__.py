@@ -11,6 +11,8 @@ from lariax.methods._base import (
 from lariax.methods._dual_penalty import DualPenalty
 from lariax.methods._face import linearized, nearest, unbounded
 from lariax.methods._linearized_alm import LinearizedALM
+from lariax.methods._multiplier_rule import Look, MultiplierRule, multiplier_rule
+from lariax.methods._optax import Optax
 from lariax.methods._quadratic_penalty import QuadraticPenalty
 from lariax.methods._tangent_normal import TangentNormal
 from lariax.methods._tracked_lagrangian import TrackedLagrangian
@@ -21,6 +23,9 @@ __all__ = [
     "Answer",
     "DualPenalty",
     "LinearizedALM",
+    "Look",
+    "MultiplierRule",
+    "Optax",
     "QuadraticPenalty",
     "State",
     "TangentNormal",
@@ -28,6 +33,7 @@ __all__ = [
     "check_positive",
     "linear_system",
     "linearized",
+    "multiplier_rule",
     "nearest",
     "unbounded",
 ]

@@ -40,6 +40,10 @@ class AbstractMethod(eqx.Module):
     def copies(self) -> int:
         """How many independent batches of the constraints' samples an iteration needs."""
 
+    def told(self, iterations: int | None) -> Self:
+        """The method for a first run of so many iterations; None: they are not what limits it."""
+        return self
+
     @abc.abstractmethod
     def prepare(self, oracle: Oracle, x: PyTree[Array]) -> Self:
         """The method for this problem, on the host, before anything is compiled: complains if the two do not fit, and

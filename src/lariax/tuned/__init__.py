@@ -2,22 +2,20 @@
 
 from lariax.tuned._multipliers import Estimate, Multipliers, Shape, checked
 from lariax.tuned._pressure import (
-    FAR_LIMIT,
-    LIMIT,
     Pressure,
     Sizes,
     is_at_limit,
+    limit_of,
     looked,
     passed,
     pressed,
     relaxed,
+    spread,
     unit_of,
     unseen,
 )
 
 __all__ = [
-    "FAR_LIMIT",
-    "LIMIT",
     "Estimate",
     "Multipliers",
     "Pressure",
@@ -25,10 +23,12 @@ __all__ = [
     "Sizes",
     "checked",
     "is_at_limit",
+    "limit_of",
     "looked",
     "passed",
     "pressed",
     "relaxed",
+    "spread",
     "unit_of",
     "unseen",
 ]

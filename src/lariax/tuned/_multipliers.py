@@ -9,15 +9,15 @@ import numpy as np
 
 from lariax.tuned import host
 from lariax.tuned._pressure import (
-    FAR_LIMIT,
-    LIMIT,
     Pressure,
     Sizes,
     is_at_limit,
+    limit_of,
     looked,
     passed,
     pressed,
     relaxed,
+    spread,
     unit_of,
     unseen,
 )
@@ -90,7 +90,6 @@ class Multipliers:
         self.calls = 0
         self._pressures: dict[str, Pressure] = {}
         self._sizes: dict[str, Sizes] = {name: unseen() for name in constraints}
-        self._spreads: dict[str, tuple[Any, Any]] = {}  # variances of objective and value, where no gradient is seen
         self._bounds = {name: _plain(np.asarray(c.bound, float)) for name, c in self.constraints.items()}
         self._at_limit = dict.fromkeys(constraints, 0)
         self._said: set[str] = set()
@@ -102,17 +101,20 @@ class Multipliers:
 
         `objective`, likewise, lets the rule compare the sizes of objective and constraints where it sees no gradients.
         """
+        self.advance(self.pairs(values), math.nan if objective is None else _pair("objective", objective)[1])
+        return self.multipliers
+
+    def pairs(self, values: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+        """Values as (mean, variance of the mean), checked."""
         unknown = sorted(set(values) - set(self.constraints))
         if unknown:
             raise ValueError(
                 f"update has values for the unknown {unknown}; the constraints are {list(self.constraints)}. Use the "
                 "same names in both places."
             )
-        pairs = {name: _pair(name, given) for name, given in values.items()}
-        self.advance(pairs, math.nan if objective is None else _pair("objective", objective)[1])
-        return self.multipliers
+        return {name: _pair(name, given) for name, given in values.items()}
 
-    def advance(self, values: Mapping[str, tuple[Any, Any]], spread: Any) -> None:
+    def advance(self, values: Mapping[str, tuple[Any, Any]], noise: Any) -> None:
         """One call: means and their variances (not a number: unknown), and the variance of the mean objective."""
         self.calls += 1
         if self.steps is not None and self.calls == self.steps + 1:
@@ -137,8 +139,9 @@ class Multipliers:
                     )
                 old = relaxed(mean)._replace(calls=float(self.calls - 1))
             residual = constraint.sign * (mean - self._bounds[name])
-            self._note_spread(name, old, variance, spread)
-            new = pressed(host, old, constraint.inequality, residual, variance, self._steps, self._limit(name))
+            own = variance if isinstance(variance, float) else float(np.mean(variance))
+            sizes = self._sizes[name] = spread(host, self._sizes[name], old.count, noise, own)
+            new = pressed(host, old, constraint.inequality, residual, variance, self._steps, limit_of(host, sizes))
             self._pressures[name] = new
             self._check_limit(name, new)
 
@@ -147,6 +150,10 @@ class Multipliers:
         and squares of those of the whole."""
         if all(map(_is_finite, (*products, *squares))):
             self._sizes[name] = looked(host, self._sizes[name], float(self.calls + 1), products, squares)
+
+    def looks(self, name: str) -> int:
+        """How often gradients of a constraint were looked at."""
+        return int(self._sizes[name].looks)
 
     # --- what is known
 
@@ -203,7 +210,6 @@ class Multipliers:
             "constraints": list(self.constraints),
             "pressures": {name: _lists(state) for name, state in self._pressures.items()},
             "sizes": {name: _lists(sizes) for name, sizes in self._sizes.items()},
-            "spreads": {name: _lists(pair) for name, pair in self._spreads.items()},
             "at_limit": dict(self._at_limit),
         }
 
@@ -211,15 +217,12 @@ class Multipliers:
         """Continue where `state` was taken, to the same bits; steps stay as they are here."""
         if state.get("lariax") != "Multipliers" or state.get("constraints") != list(self.constraints):
             raise ValueError(
-                f"the state is of constraints {state.get('constraints')}, and these are {list(self.constraints)}: use the "
-                "same names, in the same order."
+                f"the state is of constraints {state.get('constraints')}, and these are {list(self.constraints)}: use "
+                "the same names, in the same order."
             )
         self.calls = state["calls"]
         self._pressures = {name: Pressure(*_arrays(numbers)) for name, numbers in state["pressures"].items()}
         self._sizes = {name: Sizes(*_arrays(numbers)) for name, numbers in state["sizes"].items()}
-        self._spreads = {
-            name: (pair[0], pair[1]) for name, pair in ((n, _arrays(p)) for n, p in state["spreads"].items())
-        }
         self._at_limit = dict(state["at_limit"])
 
     # --- inside
@@ -228,25 +231,8 @@ class Multipliers:
     def _steps(self) -> float | None:
         return None if self.steps is None else float(self.steps)
 
-    def _limit(self, name: str) -> float:
-        return LIMIT if self._sizes[name].looks else FAR_LIMIT
-
     def _unit(self, name: str) -> Any:
-        """From gradients, else from how objective and values spread, else from the value's own size."""
-        if self._sizes[name].looks:
-            return unit_of(host, self._sizes[name])
-        objective, own = self._spreads.get(name, (0.0, 0.0))
-        if np.all(objective > 0) and np.all(np.mean(own) > 0):
-            return math.sqrt(objective / float(np.mean(own)))
-        size = float(np.max(self._pressures[name].widest)) if name in self._pressures else 0.0
-        return 1 / size if size > 0 else 1.0
-
-    def _note_spread(self, name: str, old: Pressure, variance: Any, spread: Any) -> None:
-        if self._sizes[name].looks or not (_is_finite(spread) and _is_finite(variance)):
-            return
-        rate = max(0.01, 1 / (float(old.count) + 1))
-        before = self._spreads.get(name, (spread, variance))
-        self._spreads[name] = (before[0] + rate * (spread - before[0]), before[1] + rate * (variance - before[1]))
+        return unit_of(host, self._sizes[name], self._pressures[name].widest)
 
     def _skip(self, name: str, old: Pressure | None, given: bool) -> None:
         if old is not None:
@@ -267,7 +253,7 @@ class Multipliers:
     def _check_limit(self, name: str, state: Pressure) -> None:
         if f"limit {name}" in self._said:
             return
-        stuck = is_at_limit(state, self._limit(name))
+        stuck = is_at_limit(state, limit_of(host, self._sizes[name]))
         self._at_limit[name] = self._at_limit[name] + 1 if np.any(stuck) else 0
         if self._at_limit[name] > max(MISSED, STUCK * (self.steps or 5 * self.calls)):
             constraint = self.constraints[name]

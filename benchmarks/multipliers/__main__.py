@@ -1,0 +1,45 @@
+"""Merit of multipliers in loops that Adam drives: ours, with nothing set, beside tuned ones.
+
+    python -m benchmarks.multipliers --data FOLDER [--only NAME ...] [--seeds 3] [--write]
+
+Merit = objective + 2 x violation on all training rows, each divided by its range over the front of fixed weights. Of a
+method with a grid the best setting in the mean over seeds counts, scenario by scenario.
+"""
+
+import argparse
+import time
+from pathlib import Path
+
+import torch
+
+from benchmarks._results import write
+from benchmarks.multipliers.report import report, summary
+from benchmarks.multipliers.run import ablations, figures
+from benchmarks.multipliers.scenarios import scenarios
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=None, help="a folder with fashion_mnist_8k.npz")
+    parser.add_argument("--only", nargs="*", default=None, help="scenarios")
+    parser.add_argument("--methods", nargs="*", default=None)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--ablations", action="store_true", help="parts of the rule turned off, one at a time")
+    parser.add_argument("--write", action="store_true", help="into RESULTS.md")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    begin = time.perf_counter()
+    known = {n: s for n, s in scenarios(options.data).items() if options.only is None or n in options.only}
+    if options.data is None:
+        print("left out: Fashion-MNIST (give --data with a folder that holds fashion_mnist_8k.npz)")
+    found = figures(known, options.seeds, options.methods)
+    print(summary(found))
+    parts = ablations(known, options.seeds, found) if options.ablations else {}
+    for name, merits in parts.items():
+        print(name, {scenario: round(merit, 3) for scenario, merit in merits.items()}, flush=True)
+    if options.write:
+        write("multipliers", report(found, parts, known, time.perf_counter() - begin))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""Runs, and what they are worth."""
+
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from benchmarks.multipliers.methods import ABLATIONS, FRONT, METHODS, Method, ours
+from benchmarks.multipliers.scenarios import Scenario
+from lariax.tuned import _pressure
+
+
+class Outcome(NamedTuple):
+    objective: float
+    violation: float
+    seconds: float
+    quality: float | None
+
+
+class Merit(NamedTuple):
+    """Of a method's best setting, in the mean over seeds."""
+
+    merit: float
+    error: float  # standard error of that mean
+    objective: float
+    violation: float
+    seconds: float
+    quality: float | None
+    setting: Any
+
+
+class Found(NamedTuple):
+    """All that was found on one scenario."""
+
+    spreads: tuple[float, float]  # of objective and violation over the front
+    methods: dict[str, Merit]
+
+
+def train(scenario: Scenario, seed: int, method: Method, setting: Any) -> Outcome:
+    """One run."""
+    training = scenario.make(seed)
+    optimizer = torch.optim.Adam(training.model.parameters(), lr=scenario.rate)
+    weigh = method.build(training, scenario.steps, setting)
+    begin = time.perf_counter()
+    for k, batch in zip(range(1, scenario.steps + 1), training.batches, strict=False):
+        optimizer.param_groups[0]["lr"] = scenario.rate_at(k)
+        losses, values = training.closure(batch)
+        optimizer.zero_grad()
+        weigh(losses, values).backward()
+        optimizer.step()
+    seconds = time.perf_counter() - begin
+    objective, residuals = training.exact()
+    equality = not next(iter(training.constraints.values())).inequality
+    violation = float(np.abs(residuals).max() if equality else np.maximum(residuals, 0).max())
+    return Outcome(objective, violation, seconds, training.quality() if training.quality else None)
+
+
+def figures(known: dict[str, Scenario], seeds: int, wanted: list[str] | None) -> dict[str, Found]:
+    found = {}
+    for name, scenario in known.items():
+        front = [train(scenario, 0, FRONT, weight) for weight in FRONT.grid]
+        spreads = tuple(np.ptp([getattr(run, part) for run in front]) for part in ("objective", "violation"))
+        chosen = {}
+        for title, method in METHODS.items():
+            if wanted is None or title in wanted:
+                chosen[title] = best(scenario, seeds, method, spreads)
+                print(name, title, chosen[title], flush=True)
+        chosen["fixed weight"] = best(scenario, seeds, FRONT, spreads)
+        print(name, "fixed weight", chosen["fixed weight"], flush=True)
+        found[name] = Found(spreads, chosen)
+    return found
+
+
+def best(scenario: Scenario, seeds: int, method: Method, spreads: tuple[float, ...]) -> Merit:
+    merits = [_merit([train(scenario, seed, method, s) for seed in range(seeds)], spreads, s) for s in method.grid]
+    return min(merits, key=lambda merit: merit.merit if np.isfinite(merit.merit) else np.inf)
+
+
+def _merit(runs: list[Outcome], spreads: tuple[float, ...], setting: Any) -> Merit:
+    merits = [run.objective / spreads[0] + 2 * run.violation / spreads[1] for run in runs]
+    error = float(np.std(merits, ddof=1) / len(merits) ** 0.5) if len(merits) > 1 else np.nan
+    objective, violation, seconds = (float(np.mean([run[i] for run in runs])) for i in range(3))
+    quality = (
+        None if runs[0].quality is None else float(np.mean([run.quality for run in runs if run.quality is not None]))
+    )
+    return Merit(float(np.mean(merits)), error, objective, violation, seconds, quality, setting)
+
+
+def ablations(known: dict[str, Scenario], seeds: int, found: dict[str, Found]) -> dict[str, dict[str, float]]:
+    """What the merit loses with a part of the rule turned off."""
+    lost: dict[str, dict[str, float]] = {}
+    for title, constants in ABLATIONS.items():
+        kept = {name: getattr(_pressure, name) for name in constants}
+        for name, value in constants.items():
+            setattr(_pressure, name, value)
+        lost[title] = {
+            name: best(scenario, seeds, Method(ours, [None]), found[name].spreads).merit
+            - found[name].methods["ours"].merit
+            for name, scenario in known.items()
+        }
+        for name, value in kept.items():
+            setattr(_pressure, name, value)
+    return lost
