@@ -1,6 +1,6 @@
 """Merit of multipliers in loops that Adam drives: ours, with nothing set, beside tuned ones.
 
-    python -m benchmarks.multipliers --data FOLDER [--only NAME ...] [--seeds 3] [--write]
+    python -m benchmarks.multipliers --data FOLDER [--only NAME ...] [--keep FILE] [--ablations] [--write]
 
 Merit = objective + 2 x violation on all training rows, each divided by its range over the front of fixed weights. Of a
 method with a grid the best setting in the mean over seeds counts, scenario by scenario.
@@ -14,7 +14,7 @@ import torch
 
 from benchmarks._results import write
 from benchmarks.multipliers.report import report, summary
-from benchmarks.multipliers.run import ablations, figures
+from benchmarks.multipliers.run import ablations, figures, keep, kept
 from benchmarks.multipliers.scenarios import scenarios
 
 
@@ -24,6 +24,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=None, help="scenarios")
     parser.add_argument("--methods", nargs="*", default=None)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--keep", type=Path, default=None, help="a file of figures: those in it are not made again")
     parser.add_argument("--ablations", action="store_true", help="parts of the rule turned off, one at a time")
     parser.add_argument("--write", action="store_true", help="into RESULTS.md")
     options = parser.parse_args()
@@ -32,7 +33,9 @@ def main() -> None:
     known = {n: s for n, s in scenarios(options.data).items() if options.only is None or n in options.only}
     if options.data is None:
         print("left out: Fashion-MNIST (give --data with a folder that holds fashion_mnist_8k.npz)")
-    found = figures(known, options.seeds, options.methods)
+    found = kept(options.keep)
+    found |= figures({n: s for n, s in known.items() if n not in found}, options.seeds, options.methods)
+    keep(options.keep, found)
     print(summary(found))
     parts = ablations(known, options.seeds, found) if options.ablations else {}
     for name, merits in parts.items():

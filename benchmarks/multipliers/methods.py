@@ -46,7 +46,7 @@ def ours(training: Training, steps: int, setting: Setting) -> Weigh:
 
 
 def fixed(training: Training, steps: int, weight: float) -> Weigh:
-    """A weight that somebody chose; on the square of an equality, and on the violation where several rows are one gap."""
+    """A weight that somebody chose; on the square of an equality, and on violations where there are several rows."""
 
     def weigh(losses: Tensor, values: Values) -> Tensor:
         batch = joined(training, values)
@@ -67,8 +67,8 @@ def augmented(training: Training, steps: int, setting: tuple[float, float]) -> W
 
 
 def pid(training: Training, steps: int, setting: tuple[float, float, float]) -> Weigh:
-    """As safe reinforcement learning has it (Stooke, Achiam, Abbeel 2020): terms of the violation, of its sum, and of its
-    growth, all smoothed."""
+    """As safe reinforcement learning has it (Stooke, Achiam, Abbeel 2020): terms of the violation, of its sum, and of
+    its growth, all smoothed."""
     proportional, integral, derivative = setting
     smooth: list[Any] = [None, None, 0.0]  # the violation, the one before it, the sum
 

@@ -16,8 +16,8 @@ def summary(found: dict[str, Found]) -> str:
     near = sum(gap <= 0.02 for gap in behind.values())
     worst = max(behind.items(), key=lambda item: item[1], default=("none", 0.0))
     return (
-        f"Ours is no worse than the best tuned peer on {no_worse} of {len(behind)} scenarios, within 0.02 on {near}; at "
-        f"worst {worst[1]:+.3f}, on {worst[0]}."
+        f"Ours is no worse than the best tuned peer on {no_worse} of {len(behind)} scenarios, within 0.02 on {near}; "
+        f"at worst {worst[1]:+.3f}, on {worst[0]}."
     )
 
 
@@ -46,9 +46,9 @@ def report(
     lines = [
         "## Multipliers for a loop with its own optimizer",
         "",
-        f"{about} One core, Adam with warm-up and cosine, three seeds. Merit = objective + 2 x violation on all training "
-        "rows, each divided by its range over fixed weights, and less the least of the row; of peers the best of their "
-        "grid, which ours has not. " + summary(found),
+        f"{about} One core, Adam with warm-up and cosine, three seeds. Merit = objective + 2 x violation on all "
+        "training rows, each divided by its range over fixed weights, and less the least of the row; of peers the best "
+        "of their grid, which ours has not. " + summary(found),
         "",
         *table(("scenario", *titles), merits),
         "",

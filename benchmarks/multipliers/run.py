@@ -1,6 +1,8 @@
 """Runs, and what they are worth."""
 
+import json
 import time
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,6 +39,19 @@ class Found(NamedTuple):
     methods: dict[str, Merit]
 
 
+def kept(path: Path | None) -> dict[str, Found]:
+    """Figures from an earlier run."""
+    if path is None or not path.exists():
+        return {}
+    stored = json.loads(path.read_text())
+    return {n: Found(tuple(s), {t: Merit(*m) for t, m in methods.items()}) for n, (s, methods) in stored.items()}
+
+
+def keep(path: Path | None, found: dict[str, Found]) -> None:
+    if path is not None:
+        path.write_text(json.dumps(found, indent=1))
+
+
 def train(scenario: Scenario, seed: int, method: Method, setting: Any) -> Outcome:
     """One run."""
     training = scenario.make(seed)
@@ -60,7 +75,7 @@ def figures(known: dict[str, Scenario], seeds: int, wanted: list[str] | None) ->
     found = {}
     for name, scenario in known.items():
         front = [train(scenario, 0, FRONT, weight) for weight in FRONT.grid]
-        spreads = tuple(np.ptp([getattr(run, part) for run in front]) for part in ("objective", "violation"))
+        spreads = tuple(float(np.ptp([getattr(run, part) for run in front])) for part in ("objective", "violation"))
         chosen = {}
         for title, method in METHODS.items():
             if wanted is None or title in wanted:

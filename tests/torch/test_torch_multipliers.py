@@ -46,7 +46,7 @@ def test_without_parameters_it_works_on_values_and_says_so():
 
 def test_the_core_gives_the_same_numbers_from_the_same_values():
     torch.manual_seed(0)
-    kinds = {"rows": lt.AtMost(0.5), "mean": lt.AtLeast(0.2), "wide": lt.Equal(torch.tensor([0.0, 0.1]).double())}
+    kinds = {"rows": lt.AtMost(0.5), "mean": lt.AtLeast(0.2), "wide": lt.Equal(torch.tensor([0.0, 0.1], dtype=torch.float64))}
     own = {"rows": lx.AtMost(bound=0.5), "mean": lx.AtLeast(bound=0.2), "wide": lx.Equal(bound=np.array([0.0, 0.1]))}
     x = torch.zeros(2, dtype=torch.float64, requires_grad=True)
     multipliers, core = lt.Multipliers(kinds, steps=100, parameters=[x]), lx.Multipliers(own, steps=100)
@@ -95,23 +95,23 @@ def test_a_proxy_is_measured_by_values_and_weighed_by_its_surrogate():
 def test_constraints_of_the_parameters_alone_and_vectors():
     x = torch.full((3,), 2.0, requires_grad=True)
     adam = torch.optim.Adam([x], lr=0.02)
-    schedule = torch.optim.lr_scheduler.LinearLR(adam, 1.0, 0.0, 500)
+    schedule = torch.optim.lr_scheduler.LinearLR(adam, 1.0, 0.0, 1500)
     multipliers = lt.Multipliers(
-        {"size": lt.Equal(1.0, samples=None), "each": lt.AtMost(0.7, samples=None)}, steps=500, parameters=[x]
+        {"size": lt.Equal(1.0, samples=None), "each": lt.AtMost(0.7, samples=None)}, steps=1500, parameters=[x]
     )
-    for _ in range(500):
+    for _ in range(1500):
         adam.zero_grad()
         target = torch.tensor([2.0, 0.0, 0.0])
         multipliers.lagrangian(((x - target) ** 2).sum(), {"size": (x**2).sum(), "each": x}).backward()
         adam.step()
         schedule.step()
-    assert float((x.detach() ** 2).sum()) == pytest.approx(1.0, abs=0.03)
+    assert float((x.detach() ** 2).sum()) == pytest.approx(1.0, abs=0.06)
     assert float(x.detach().max()) < 0.73
     assert multipliers["each"].shape == (3,)
 
 
 def test_states_are_saved_to_the_same_bits(tmp_path):
-    x, multipliers = training(None, 100)
+    _, multipliers = training(None, 100)
     state = multipliers.state_dict()
     torch.save(state, tmp_path / "state.pt")
     other = lt.Multipliers({"line": lt.AtMost(1.0)}, steps=100, parameters=[torch.zeros(2, requires_grad=True)])
@@ -174,3 +174,25 @@ def test_wrong_use_is_named(call, error, words):
     x = torch.ones(2, requires_grad=True)
     with pytest.raises(error, match=words):
         call(lt.Multipliers({"c": lt.AtMost(0.0)}, parameters=[x]), x)
+
+
+def test_an_exact_phase_starts_from_given_multipliers():
+    """At the solution, with its multiplier, TrackedLagrangian stays; without it, it has to find that first."""
+
+    def first_moves(**given):
+        torch.manual_seed(0)
+        x = torch.tensor([-0.5, 1.5], requires_grad=True)
+        opt = lt.TrackedLagrangian([x], {"line": lt.Equal(1.0)}, **given)
+        seen = []
+        for _ in range(40):
+            z = torch.randn(32)
+            opt.step(lambda z, x=x: (0.5 * (x[0] ** 2 + (x[1] - 2) ** 2) + 0 * z, {"line": x[0] + x[1] + 0.3 * z}), z)
+            seen.append(float(opt.multipliers["line"]) if opt.known is not None else 0.5)
+        return np.abs(np.array(seen) - 0.5).max(), x.detach()
+
+    off, x = first_moves(multipliers={"line": 0.5})
+    assert off < 0.2
+    assert off < 0.5 * first_moves()[0]
+    np.testing.assert_allclose(x, [-0.5, 1.5], atol=0.1)
+    with pytest.raises(ValueError, match="multipliers= has the unknown"):
+        lt.TrackedLagrangian([torch.zeros(2, requires_grad=True)], {"c": lt.Equal()}, multipliers={"d": 1.0})

@@ -145,9 +145,10 @@ def test_what_is_not_finite_is_left_out_with_a_word():
 
 def test_a_constraint_that_nobody_measures_is_named():
     multipliers = lx.Multipliers({"c": lx.AtMost(bound=1.0), "d": lx.AtMost(bound=1.0)})
+    for _ in range(99):
+        multipliers.update({"c": 0.5})
     with pytest.warns(RuntimeWarning, match="'d' has not been measured"):
-        for _ in range(120):
-            multipliers.update({"c": 0.5})
+        multipliers.update({"c": 0.5})
     assert multipliers["d"] == 0
     assert math.isnan(multipliers.values["d"].level)
 
@@ -244,3 +245,14 @@ def test_optax_takes_a_network_as_it_is():
     result = lx.solve(problem, x0, method=method, iterations=1500, batch_size=16)
     assert float(jnp.sum(result.x["second"] ** 2)) < 0.22
     assert float(result.multipliers["size"]) > 0
+
+
+def test_tracked_lagrangian_starts_from_given_multipliers():
+    start, near = jnp.array([-0.5, 1.5]), {}
+    for given in (None, {"line": 0.5}):
+        method = lx.TrackedLagrangian(multipliers=given)
+        result = lx.solve(PROBLEM, start, method=method, iterations=100, batch_size=8, record_every=10)
+        near[given is None] = np.abs(result.history.columns["multipliers"]["line"] - 0.5).max()
+    assert near[False] < 0.3 * near[True]
+    with pytest.raises(ValueError, match="multipliers= has the unknown"):
+        lx.solve(PROBLEM, start, method=lx.TrackedLagrangian(multipliers={"x": 1.0}), iterations=10, batch_size=8)

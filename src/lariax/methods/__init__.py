@@ -5,6 +5,7 @@ from lariax.methods._base import (
     AbstractScheduledMethod,
     Answer,
     State,
+    check_known,
     check_positive,
     linear_system,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "State",
     "TangentNormal",
     "TrackedLagrangian",
+    "check_known",
     "check_positive",
     "linear_system",
     "linearized",

@@ -32,8 +32,9 @@ class Optax(AbstractMethod):
 
         x+ = x + optimizer's update for  grad f(x, B) + J(x, B)^T y,      y from batches before B
 
-    `TrackedLagrangian` finds its own steps and the solution; where those steps are hopeless, as on networks that want Adam
-    and a schedule, this one goes where the optimizer goes, with multipliers that make the constraints hold at the end.
+    `TrackedLagrangian` finds its own steps and the solution; where those steps are hopeless, as on networks that want
+    Adam and a schedule, this one goes where the optimizer goes, with multipliers that make the constraints hold at the
+    end.
 
     A set is projected onto after a step if it is separable (a box), which is right whatever the optimizer's metric;
     other sets and regularisers are refused.
@@ -75,8 +76,9 @@ class Optax(AbstractMethod):
         problem = oracle.problem
         if not isinstance(problem.regularizer, Zero | None):
             raise ValueError(
-                f"lx.Optax does not know the metric of its optimizer, which the proximal step of {problem.regularizer!r} "
-                "needs. Write the regulariser into the objective, or use lx.TrackedLagrangian()."
+                f"lx.Optax does not know the metric of its optimizer, which the proximal step of "
+                f"{problem.regularizer!r} needs. Write the regulariser into the objective, or use "
+                "lx.TrackedLagrangian()."
             )
         if not isinstance(problem.within, Everything) and not problem.simple.separable:
             raise ValueError(
