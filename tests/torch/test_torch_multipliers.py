@@ -46,7 +46,11 @@ def test_without_parameters_it_works_on_values_and_says_so():
 
 def test_the_core_gives_the_same_numbers_from_the_same_values():
     torch.manual_seed(0)
-    kinds = {"rows": lt.AtMost(0.5), "mean": lt.AtLeast(0.2), "wide": lt.Equal(torch.tensor([0.0, 0.1], dtype=torch.float64))}
+    kinds = {
+        "rows": lt.AtMost(0.5),
+        "mean": lt.AtLeast(0.2),
+        "wide": lt.Equal(torch.tensor([0.0, 0.1], dtype=torch.float64)),
+    }
     own = {"rows": lx.AtMost(bound=0.5), "mean": lx.AtLeast(bound=0.2), "wide": lx.Equal(bound=np.array([0.0, 0.1]))}
     x = torch.zeros(2, dtype=torch.float64, requires_grad=True)
     multipliers, core = lt.Multipliers(kinds, steps=100, parameters=[x]), lx.Multipliers(own, steps=100)
