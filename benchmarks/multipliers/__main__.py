@@ -3,7 +3,7 @@
     python -m benchmarks.multipliers --data FOLDER [--only NAME ...] [--keep FILE] [--ablations] [--write]
 
 Merit = objective + 2 x violation on all training rows, each divided by its range over the front of fixed weights. Of a
-method with a grid the best setting in the mean over seeds counts, scenario by scenario.
+method with a grid the setting counts that is best for the first seed, scenario by scenario.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import torch
 
 from benchmarks._results import write
 from benchmarks.multipliers.report import report, summary
-from benchmarks.multipliers.run import ablations, figures, keep, kept
+from benchmarks.multipliers.run import ablations, cost, figures, keep, kept
 from benchmarks.multipliers.scenarios import scenarios
 
 
@@ -25,7 +25,8 @@ def main() -> None:
     parser.add_argument("--methods", nargs="*", default=None)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--keep", type=Path, default=None, help="a file of figures: those in it are not made again")
-    parser.add_argument("--ablations", action="store_true", help="parts of the rule turned off, one at a time")
+    parser.add_argument("--ablations", action="store_true", help="parts of the rule turned off, with one seed")
+    parser.add_argument("--cost", action="store_true", help="microseconds of a step")
     parser.add_argument("--write", action="store_true", help="into RESULTS.md")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -37,11 +38,13 @@ def main() -> None:
     found |= figures({n: s for n, s in known.items() if n not in found}, options.seeds, options.methods)
     keep(options.keep, found)
     print(summary(found))
-    parts = ablations(known, options.seeds, found) if options.ablations else {}
+    costs = {name: cost(known[name]) for name in ("adult", "tight") if options.cost and name in known}
+    print({name: [round(number, 2) for number in numbers] for name, numbers in costs.items()}, flush=True)
+    parts = ablations(known, 1, found) if options.ablations else {}
     for name, merits in parts.items():
         print(name, {scenario: round(merit, 3) for scenario, merit in merits.items()}, flush=True)
     if options.write:
-        write("multipliers", report(found, parts, known, time.perf_counter() - begin))
+        write("multipliers", report(found, parts, costs, known, time.perf_counter() - begin))
 
 
 if __name__ == "__main__":

@@ -146,6 +146,16 @@ def with_barrier(training: Training, steps: int, setting: tuple[str, float]) -> 
     return weigh
 
 
+def plain(training: Training, steps: int, weight: float) -> Weigh:
+    """What a loop without a rule does: a weighted sum of means."""
+
+    def weigh(losses: Tensor, values: Values) -> Tensor:
+        slopes = [each.surrogate if isinstance(each, lt.Proxy) else each for each in values.values()]
+        return losses.mean() + weight * sum(slope.mean() for slope in slopes)
+
+    return weigh
+
+
 class Method(NamedTuple):
     build: Callable[[Training, int, Setting], Weigh]
     grid: list[Setting]
@@ -153,6 +163,7 @@ class Method(NamedTuple):
 
 RATES = [1e-4, 1e-3, 1e-2, 1e-1]
 FRONT = Method(fixed, [0.0, 0.03, 0.1, 0.3, 1.0, 3.0])
+PLAIN = Method(plain, [0.1])
 METHODS = {
     "ours": Method(ours, [None]),
     "dual ascent": Method(dual_ascent, RATES),

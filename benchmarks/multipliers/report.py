@@ -22,7 +22,11 @@ def summary(found: dict[str, Found]) -> str:
 
 
 def report(
-    found: dict[str, Found], parts: dict[str, dict[str, float]], known: dict[str, Scenario], seconds: float
+    found: dict[str, Found],
+    parts: dict[str, dict[str, float]],
+    costs: dict[str, tuple[float, float, float]],
+    known: dict[str, Scenario],
+    seconds: float,
 ) -> str:
     about = origin("benchmarks.multipliers", ("torch", "cooper-optim", "humancompatible-train"), seconds)
     titles = list(next(iter(found.values())).methods)
@@ -60,10 +64,19 @@ def report(
         "",
         *table(("scenario", *(t for t in titles if t != "ours")), settings),
     ]
+    if costs:
+        rows = [(name, f"{a:.0f}", f"{b:.0f}", f"{ratio:.3f}") for name, (a, b, ratio) in costs.items()]
+        head = ("scenario", "weighted sum", "ours", "ratio")
+        lines += ["", "Microseconds of processor time of a step, in turns, medians:", "", *table(head, rows)]
     if parts:
         names = list(found)
         rows = [(title, *(f"{lost[name]:+.3f}" for name in names)) for title, lost in parts.items()]
-        lines += ["", "What the merit of ours loses with a part turned off:", "", *table(("part", *names), rows)]
+        lines += [
+            "",
+            "What the merit of ours loses with a part turned off (first seed):",
+            "",
+            *table(("part", *names), rows),
+        ]
     return "\n".join(lines)
 
 

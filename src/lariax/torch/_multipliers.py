@@ -121,6 +121,11 @@ class Multipliers:
 
     # --- what is known
 
+    @property
+    def constraints(self) -> dict[str, Any]:
+        """By name."""
+        return dict(self.core.constraints)
+
     def __getitem__(self, name: str) -> Any:
         self._arrive()
         return self.core[name]
