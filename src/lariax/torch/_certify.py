@@ -45,9 +45,9 @@ def certify(
         loader: batches of equal size, of rows that the model was not trained on; one of another size is left out.
         constraints: the optimizer, whose constraints, sets and regularisers are taken, the `Multipliers` of a loop with
             another one, or constraints by name.
-        multipliers: by name, as `opt.multipliers`. None: those of the optimizer or of `Multipliers`, unless they are refuted and fitted
-            ones do better; without an optimizer that has taken steps, fitted ones. These are fitted on one half of the
-            batches and judged on the other; values of constraints are judged on all.
+        multipliers: by name, as `opt.multipliers`. None: those of the optimizer or of `Multipliers`, unless they
+            are refuted and fitted ones do better; without an optimizer that has taken steps, fitted ones. These are
+            fitted on one half of the batches and judged on the other; values of constraints are judged on all.
         population: True: the rows are a sample, and the certificate is about the distribution behind them. False: they
             are all rows there are, and nothing is random.
         confidence: of each interval.

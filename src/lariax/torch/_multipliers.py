@@ -210,7 +210,20 @@ class Multipliers:
         if not (call <= FIRST or call % EVERY == 0) or not losses.requires_grad:
             return {}
         targets = [targets] if isinstance(targets, Tensor) else list(targets)
-        apart = shared is None
+        try:
+            return self._looked(losses, seen, targets, apart=shared is None)
+        except RuntimeError as reason:  # graphs of compiled models can be used once only
+            self.parameters = None
+            self.core._say(
+                "alone",
+                f"gradients could not be taken apart ({str(reason).splitlines()[0]}): sizes are compared by how values "
+                "spread from now on. lagrangian(..., shared=logits) may do, with a tensor outside of what is compiled.",
+            )
+            return {}
+
+    def _looked(
+        self, losses: Tensor, seen: dict[str, Seen], targets: list[Tensor], apart: bool
+    ) -> dict[str, list[Tensor]]:
         objective = _sizes(losses if losses.ndim else None, losses.mean(), targets, apart)
         found = {}
         for name, each in seen.items():
@@ -236,7 +249,7 @@ class Multipliers:
         for found in looks.values():
             numbers += found
         if _processes() > 1:
-            numbers = _agreed(numbers, len(parts))
+            numbers = _agreed(numbers, len(parts), losses.device)
         if losses.device.type != "cpu":
             numbers = [torch.as_tensor(number, device=losses.device).float() for number in numbers]
         self._pending = parts, list(looks), Arriving(*numbers)
@@ -290,9 +303,9 @@ def _processes() -> int:
     return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
 
 
-def _agreed(numbers: list[Any], parts: int) -> list[Any]:
+def _agreed(numbers: list[Any], parts: int, device: torch.device) -> list[Any]:
     """Means over all processes, each with its part of the batch; the variance of a mean falls with their number."""
-    tensors = [torch.as_tensor(number, dtype=torch.float64) for number in numbers]
+    tensors = [torch.as_tensor(number, dtype=torch.float64, device=device) for number in numbers]
     joined = torch.cat([each.reshape(-1) for each in tensors])
     count = _processes()
     distributed.all_reduce(joined)
