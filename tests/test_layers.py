@@ -12,6 +12,7 @@ import lariax
 ROOT = Path(lariax.__file__).parent
 LAYERS = [
     {"formulas"},
+    {"tuned"},
     {"problem", "sets", "prox"},
     {"oracle"},
     {"certificate"},

@@ -12,9 +12,11 @@ from lariax.methods import (
     Answer,
     DualPenalty,
     LinearizedALM,
+    Optax,
     QuadraticPenalty,
     TangentNormal,
     TrackedLagrangian,
+    multiplier_rule,
 )
 from lariax.oracle import LariaxWarning
 from lariax.problem import (
@@ -30,6 +32,7 @@ from lariax.problem import (
     Stratified,
     Stream,
 )
+from lariax.tuned import Multipliers
 
 if TYPE_CHECKING:
     from lariax import rates, rivals
@@ -55,6 +58,8 @@ __all__ = [
     "LariaxWarning",
     "Linear",
     "LinearizedALM",
+    "Multipliers",
+    "Optax",
     "Problem",
     "Proxy",
     "QuadraticPenalty",
@@ -67,6 +72,7 @@ __all__ = [
     "bind",
     "certify",
     "minimize",
+    "multiplier_rule",
     "prox",
     "rates",
     "resume",

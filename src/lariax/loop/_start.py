@@ -56,6 +56,7 @@ def fresh(
         raise ValueError(f"output must be one of {', '.join(map(repr, OUTPUTS))}, found {output!r}.")
     x = as_point(problem, x0)
     method, choice = _choose(method, problem)
+    method = method.told(budget.iterations)
     feeder = Feeder(problem.sources, budget.seconds)
     structures = feeder.structures()
     wanted, batch_size = int(batch_size), max(int(batch_size), method.smallest_batch)
@@ -105,7 +106,7 @@ def continued(
     if seed is not None and not eqx.tree_equal(jax.random.key_data(as_key(seed)), jax.random.key_data(before.run.key)):
         raise ValueError("a continued run keeps its seed. Start a new run from result.x to change it.")
     if not isinstance(method, str):
-        given = _choose(method, problem)[0]
+        given = _choose(method, problem)[0].told(getattr(before.method, "steps", None))
         if not eqx.tree_equal(in_precision(given.prepare(oracle, earlier.x), oracle.dtype), before.method):
             raise ValueError("a continued run keeps its method. Start a new run from result.x to change it.")
     if (oracle.blocks, oracle.coordinates) != (before.oracle.blocks, before.oracle.coordinates):

@@ -5,13 +5,16 @@ from lariax.methods._base import (
     AbstractScheduledMethod,
     Answer,
     State,
+    check_known,
     check_positive,
     linear_system,
 )
 from lariax.methods._dual_penalty import DualPenalty
 from lariax.methods._face import linearized
 from lariax.methods._linearized_alm import LinearizedALM
+from lariax.methods._multiplier_rule import Look, MultiplierRule, multiplier_rule
 from lariax.methods._nearest import nearest, unbounded
+from lariax.methods._optax import Optax
 from lariax.methods._quadratic_penalty import QuadraticPenalty
 from lariax.methods._tangent_normal import TangentNormal
 from lariax.methods._tracked_lagrangian import TrackedLagrangian
@@ -22,13 +25,18 @@ __all__ = [
     "Answer",
     "DualPenalty",
     "LinearizedALM",
+    "Look",
+    "MultiplierRule",
+    "Optax",
     "QuadraticPenalty",
     "State",
     "TangentNormal",
     "TrackedLagrangian",
+    "check_known",
     "check_positive",
     "linear_system",
     "linearized",
+    "multiplier_rule",
     "nearest",
     "unbounded",
 ]

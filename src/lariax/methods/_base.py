@@ -1,6 +1,7 @@
 """What a method is: a state, an `init` and a `step`."""
 
 import abc
+from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple, Self
 
 import equinox as eqx
@@ -39,6 +40,10 @@ class AbstractMethod(eqx.Module):
     @abc.abstractmethod
     def copies(self) -> int:
         """How many independent batches of the constraints' samples an iteration needs."""
+
+    def told(self, iterations: int | None) -> Self:
+        """The method for a first run of so many iterations; None: they are not what limits it."""
+        return self
 
     @abc.abstractmethod
     def prepare(self, oracle: Oracle, x: PyTree[Array]) -> Self:
@@ -119,6 +124,15 @@ def check_positive(name: str, value: Any, or_zero: bool = False) -> None:
     number = np.asarray(value)
     if not bool(np.all(((number >= 0) if or_zero else (number > 0)) & np.isfinite(number))):
         raise ValueError(f"{name} must be {'at least 0' if or_zero else 'positive'} and finite, found {value}.")
+
+
+def check_known(given: Mapping[str, Any] | None, names: list[str]) -> None:
+    """Refuse multipliers of constraints that there are not."""
+    unknown = sorted(set(given or {}) - set(names))
+    if unknown:
+        raise ValueError(
+            f"multipliers= has the unknown {unknown}; the constraints are {names}. Use the same names in both places."
+        )
 
 
 def check_pairs(method: AbstractMethod, oracle: Oracle) -> None:

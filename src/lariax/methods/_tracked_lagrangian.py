@@ -1,7 +1,8 @@
 """The default method: constraint values and Lagrangian gradient tracked by STORM, with momenta that tune themselves."""
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -51,7 +52,7 @@ from lariax.formulas import (
     variance_of_mean,
     violation,
 )
-from lariax.methods._base import AbstractMethod, Answer, check_positive
+from lariax.methods._base import AbstractMethod, Answer, check_known, check_positive
 from lariax.methods._metric import curvature_at, scales_at, slopes_at, units_of
 from lariax.methods._whitening import shaped
 from lariax.oracle import Batch, Look, Oracle, Parts, Vector, for_each
@@ -128,6 +129,7 @@ class TrackedLagrangian(AbstractMethod):
             averaged as they come, with a gain that counts every move of x as drift. Cheaper, and less accurate.
         adaptive_metric: divide steps by the root mean square of each entry of the gradient, as Adam does; entries below
             a tenth of the mean are treated alike. For sets and regularisers that act on every entry alone.
+        multipliers: by name, what to start from, such as those of a run with another optimizer; 0 where left out.
 
     >>> import jax, jax.numpy as jnp, lariax as lx
     >>> problem = lx.Problem(
@@ -145,6 +147,7 @@ class TrackedLagrangian(AbstractMethod):
     gain_exponent: float | Array | None = None
     one_backward: bool = eqx.field(static=True, default=False)
     adaptive_metric: bool = eqx.field(static=True, default=False)
+    multipliers: Mapping[str, Any] | None = None
 
     wants_slacks: ClassVar[bool] = False
     smallest_batch: ClassVar[int] = 2
@@ -164,6 +167,7 @@ class TrackedLagrangian(AbstractMethod):
                 f"adaptive_metric=True scales every entry of x on its own, which {type(simple).__name__} does not "
                 "allow: it ties entries together. Use a Box, NonNegative, L1 or nothing, or leave the metric out."
             )
+        check_known(self.multipliers, [block.name for block in oracle.blocks])
         return self
 
     # --- an iteration
@@ -394,13 +398,14 @@ class TrackedLagrangian(AbstractMethod):
         shape = shaped(oracle, point, batches, load, None, jax.random.key(0))
         constraints = jnp.mean(rows, axis=0)
         partners = self._partners(oracle, rows)
-        each = oracle.signed(largest * jax.vmap(lambda v: times(jnp, shape.penalty, v))(partners))
+        given = oracle.rows_named(self.multipliers or {})
+        each = oracle.signed(given + largest * jax.vmap(lambda v: times(jnp, shape.penalty, v))(partners))
         gradient = oracle.gradient_of(look, each)
         return TrackedState(
             x=point,
             gradient=gradient.mean,
             constraints=constraints,
-            multipliers=nothing,
+            multipliers=given,
             weights=jnp.mean(each, axis=0),
             of_gradient=Filter.fresh(gradient.noise),
             of_constraints=Filter.fresh(value_noise),

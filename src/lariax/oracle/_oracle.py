@@ -4,7 +4,7 @@ A method sees one flat vector: the coordinates of x, followed by one slack for e
 wants inequalities as equalities,  r(x) + s = 0 with s >= 0.  Constraints are the rows of one residual vector r.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -386,6 +386,15 @@ class Oracle(eqx.Module):
         signs = {name: constraint.sign for name, constraint in self.problem.constraints.items()}
         named = {block.name: multipliers[block.rows].reshape(block.shape) for block in self.blocks}
         return {name: jnp.where(y == 0, 0, signs[name] * y) for name, y in named.items()}  # no negative zeros
+
+    def rows_named(self, named: Mapping[str, ArrayLike]) -> Float[Array, " m"]:
+        """Multipliers by name, with the user's signs, as those of the residuals; 0 where left out."""
+        parts = [
+            self.problem.constraints[block.name].sign
+            * jnp.broadcast_to(jnp.asarray(named.get(block.name, 0.0), self.dtype), block.shape).reshape(-1)
+            for block in self.blocks
+        ]
+        return self.signed(jnp.concatenate(parts)) if parts else jnp.zeros(0, self.dtype)
 
     def signed(self, multipliers: Float[Array, "*n m"]) -> Float[Array, "*n m"]:
         """No negative multiplier for an inequality: its slack takes up the rest."""

@@ -7,6 +7,7 @@ for batch in loader:
 
 from lariax.torch._certify import certify
 from lariax.torch._constraints import AtLeast, AtMost, Equal, Indexed, Proxy
+from lariax.torch._multipliers import Multipliers
 from lariax.torch._penalty import DualPenalty, QuadraticPenalty
 from lariax.torch._tracked import TrackedLagrangian
 
@@ -16,6 +17,7 @@ __all__ = [
     "DualPenalty",
     "Equal",
     "Indexed",
+    "Multipliers",
     "Proxy",
     "QuadraticPenalty",
     "TrackedLagrangian",

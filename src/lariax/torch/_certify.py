@@ -16,6 +16,7 @@ from lariax.certificate import Certificate, Court
 from lariax.problem import AtLeast, AtMost, Equal
 from lariax.prox import AbstractProximable, Zero
 from lariax.torch._constraints import AbstractConstraint, Constraints, Seen
+from lariax.torch._multipliers import Multipliers
 from lariax.torch._optimizer import AbstractConstrained
 from lariax.torch._passes import Closure, Passes, Space, precision_of, rows_of
 
@@ -29,7 +30,7 @@ def certify(
     model: torch.nn.Module,
     closure: Closure,
     loader: Iterable[Any],
-    constraints: AbstractConstrained | Mapping[str, AbstractConstraint],
+    constraints: AbstractConstrained | Multipliers | Mapping[str, AbstractConstraint],
     multipliers: Mapping[str, Any] | None = None,
     *,
     population: bool = True,
@@ -42,10 +43,11 @@ def certify(
         model: the model, judged as it is deployed: in `eval()` mode.
         closure: as for the optimizer: `closure(batch)` gives (loss, {name: values, ...}).
         loader: batches of equal size, of rows that the model was not trained on; one of another size is left out.
-        constraints: the optimizer, whose constraints, sets and regularisers are taken, or constraints by name.
-        multipliers: by name, as `opt.multipliers`. None: those of the optimizer, unless they are refuted and fitted
-            ones do better; without an optimizer that has taken steps, fitted ones. These are fitted on one half of the
-            batches and judged on the other; values of constraints are judged on all.
+        constraints: the optimizer, whose constraints, sets and regularisers are taken, the `Multipliers` of a loop with
+            another one, or constraints by name.
+        multipliers: by name, as `opt.multipliers`. None: those of the optimizer or of `Multipliers`, unless they
+            are refuted and fitted ones do better; without an optimizer that has taken steps, fitted ones. These are
+            fitted on one half of the batches and judged on the other; values of constraints are judged on all.
         population: True: the rows are a sample, and the certificate is about the distribution behind them. False: they
             are all rows there are, and nothing is random.
         confidence: of each interval.
@@ -53,6 +55,8 @@ def certify(
 
     Indexed constraints are about single training examples, and are not judged; a warning says so.
     """
+    found = constraints.multipliers if isinstance(constraints, AbstractConstrained | Multipliers) else {}
+    constraints = constraints.constraints if isinstance(constraints, Multipliers) else constraints
     optimizer = constraints if isinstance(constraints, AbstractConstrained) else None
     params: list[Tensor] = optimizer.space.params if optimizer else [p for p in model.parameters() if p.requires_grad]
     named = optimizer.constraints if optimizer else None
@@ -65,7 +69,7 @@ def certify(
     model.eval()
     try:
         with jax.enable_x64(dtype == torch.float64):
-            return _certified(bench, list(loader), optimizer, multipliers, population, confidence, tolerance)
+            return _certified(bench, list(loader), optimizer, found, multipliers, population, confidence, tolerance)
     finally:
         for module, training in modes.items():
             module.training = training
@@ -75,6 +79,7 @@ def _certified(
     bench: "_Bench",
     batches: list[Any],
     optimizer: AbstractConstrained | None,
+    found: Mapping[str, Any],
     multipliers: Mapping[str, Any] | None,
     population: bool,
     confidence: float,
@@ -86,7 +91,7 @@ def _certified(
         batches = [batch for batch, size in zip(batches, sizes, strict=True) if size == usual]
         sizes = [usual] * len(batches)
     named = bench.constraints.named
-    known = optimizer is not None and optimizer.multipliers.keys() >= named.keys()  # it has taken steps
+    known = (optimizer is not None or bool(found)) and found.keys() >= named.keys()  # steps were taken
     fits = multipliers is None and not known and bool(named)
     least = FEWEST_BATCHES * (2 if fits else 1) if population else 1
     if len(batches) < least:
@@ -97,9 +102,9 @@ def _certified(
     trial = _Trial(bench, bench.court(batches[0], optimizer, confidence, tolerance), batches, population)
     if multipliers is not None:
         return trial.of_given(multipliers)
-    if optimizer is None or not known:
+    if not known:
         return trial.of_fitted()
-    own = trial.of_given(optimizer.multipliers, alone=not trial.can_fit)
+    own = trial.of_given(found, alone=not trial.can_fit)
     if not trial.can_fit or not trial.court.refutes(own):
         return own
     return trial.court.better(own, trial.of_fitted(alone=False))

@@ -303,6 +303,14 @@ class Constraints:
         named = {b.name: b.constraint.sign * multipliers[b.rows].reshape(b.shape) for b in self.blocks}
         return {name: torch.where(y == 0, 0, y) for name, y in named.items()}  # no negative zeros
 
+    def rows_named(self, named: Mapping[str, Any]) -> np.ndarray:
+        """Multipliers by name, with the user's signs, as those of the residuals; 0 where left out."""
+        parts = [
+            b.constraint.sign * np.broadcast_to(np.asarray(named.get(b.name, 0.0), float), b.shape).reshape(-1)
+            for b in self.blocks
+        ]
+        return np.concatenate(parts) if parts else np.zeros(0)
+
     def values_by_name(self, residuals: Tensor) -> dict[str, Tensor]:
         """Residuals in the user's own units and shapes."""
         return {

@@ -46,7 +46,8 @@ from lariax.formulas import (
     variance_of_mean,
     violation,
 )
-from lariax.torch import _device, _host, _kernels
+from lariax.methods import check_known
+from lariax.torch import _device, _kernels
 from lariax.torch._constraints import AbstractConstraint, Seen
 from lariax.torch._optimizer import AbstractConstrained
 from lariax.torch._passes import (
@@ -75,6 +76,7 @@ from lariax.torch._tuned import (
     rows_times,
     sum_of_squares,
 )
+from lariax.tuned import host as _host
 
 START_ROWS = 64  # rows that the start wants to see
 REFRESH_ROWS = 64  # rows that a refresh looks back on
@@ -99,6 +101,7 @@ class TrackedLagrangian(AbstractConstrained):
         adaptive_metric: divide steps by the root mean square of each entry of the gradient, as Adam does.
         population: the number of rows, where batches are drawn without replacement.
         model: the module whose buffers (batch norm) are to be updated once a call, where `params` is not the model.
+        multipliers: by name, what to start from, such as those of `lariax.torch.Multipliers`; 0 where left out.
 
     >>> import torch, lariax.torch as lt
     >>> _ = torch.manual_seed(0)
@@ -125,6 +128,7 @@ class TrackedLagrangian(AbstractConstrained):
         adaptive_metric: bool = False,
         population: int | None = None,
         model: torch.nn.Module | None = None,
+        multipliers: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(
             params, constraints, lr=lr, model=model, population=population, adaptive_metric=adaptive_metric
@@ -137,6 +141,8 @@ class TrackedLagrangian(AbstractConstrained):
         self.weigh = self.rules.values  # of which this is compiled where they are on a GPU
         self.shape_there: tuple[Shape | None, Any] = (None, None)
         self.one_backward = one_backward
+        check_known(multipliers, list(self.constraints.named))
+        self.given = dict(multipliers or {})
         self.units = units_of(self.param_groups)
         self.estimate: Vector = []
         self.metric: Vector | None = None  # squares of it multiply steps
@@ -568,7 +574,8 @@ class TrackedLagrangian(AbstractConstrained):
         shape = self._survey(closure).shape(load, None, 0)
 
         constraints = np.mean(rows, axis=0)
-        each = self.rules.signed(largest * rows_times(shape.penalty, self.rules.others(rows)))
+        given = self.rules.signed(self.constraints.rows_named(self.given))
+        each = self.rules.signed(given + largest * rows_times(shape.penalty, self.rules.others(rows)))
         own = self._cotangent(each[passes.own(cut.total)], cut)
         self.indexed_penalty = (largest / self.indexed_size,) * 2
         sets: list[Choice] = [lambda i, look: (own[cut.pieces[i].rows], self._indexed(look, 1))]
@@ -577,7 +584,7 @@ class TrackedLagrangian(AbstractConstrained):
         noise = np.float64(self._spread(first.each, cut.shares))
         return Tuned(
             constraints,
-            np.zeros_like(constraints),
+            given,
             np.mean(each, axis=0),
             Filter.fresh(noise),
             Filter.fresh(value_noise),

@@ -31,9 +31,10 @@ from lariax.formulas import (
     updated,
     variance_of_mean,
 )
-from lariax.torch import _device, _host, _kernels
+from lariax.torch import _device, _kernels
 from lariax.torch._constraints import Seen
 from lariax.torch._passes import Vector
+from lariax.tuned import host as _host
 
 
 class Tuned(NamedTuple):

@@ -1,5 +1,6 @@
 """NumPy for the formulas on the host, quick on single numbers, of which a controller handles dozens in every call."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,14 @@ def diag(matrix: np.ndarray) -> np.ndarray:
 
 def max(values: np.ndarray, axis: int) -> Any:
     return np.maximum.reduce(values, axis)
+
+
+def exp(value: Any) -> Any:
+    return math.exp(value) if isinstance(value, float) else np.exp(value)
+
+
+def log(value: Any) -> Any:
+    return math.log(value) if isinstance(value, float) else np.log(value)
 
 
 sqrt = np.sqrt

@@ -1,0 +1,179 @@
+"""Any optax optimizer takes the steps; the multipliers are those of `lx.Multipliers`."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+
+from lariax.methods._base import AbstractMethod, Answer
+from lariax.oracle import Batch, Oracle, Vector
+from lariax.oracle import Look as Seen
+from lariax.prox import Zero
+from lariax.sets import Everything
+from lariax.tuned import Pressure, Sizes, limit_of, looked, pressed, relaxed, unit_of, unseen
+
+Rule = tuple[tuple[Pressure, Sizes], ...]
+"""One entry a constraint."""
+
+
+class OptaxState(NamedTuple):
+    x: Vector
+    inner: PyTree  # the optimizer's own state
+    rule: Rule
+    multipliers: Float[Array, " m"]  # from batches until now, for the next one
+    gradient: Vector  # of the Lagrangian, on the last batch
+
+
+class Optax(AbstractMethod):
+    """An optimizer of optax on the Lagrangian, with the multipliers of `lx.Multipliers`: for networks from scratch.
+
+        x+ = x + optimizer's update for  grad f(x, B) + J(x, B)^T y,      y from batches before B
+
+    `TrackedLagrangian` finds its own steps and the solution; where those steps are hopeless, as on networks that want
+    Adam and a schedule, this one goes where the optimizer goes, with multipliers that make the constraints hold at the
+    end.
+
+    A set is projected onto after a step if it is separable (a box), which is right whatever the optimizer's metric;
+    other sets and regularisers are refused.
+
+    Arguments:
+        optimizer: such as `optax.adamw(3e-4)`, its schedule included.
+        steps: how many iterations there will be; None: those of the first `solve`, if it has a budget of iterations.
+
+    >>> import jax, jax.numpy as jnp, optax, lariax as lx
+    >>> problem = lx.Problem(
+    ...     lambda x, z: 0.5 * (x[0] ** 2 + (x[1] - 2) ** 2),
+    ...     samples=lx.Distribution(jax.random.normal),
+    ...     constraints={"line": lx.AtMost(lambda x, z: x[0] + x[1] - 1 + 0.1 * z)},
+    ... )
+    >>> method = lx.Optax(optax.adam(optax.cosine_decay_schedule(0.05, 2000)))
+    >>> result = lx.solve(problem, jnp.zeros(2), method=method, iterations=2000, batch_size=8)
+    >>> [round(float(value), 1) for value in result.x]
+    [-0.5, 1.5]
+    """
+
+    optimizer: optax.GradientTransformation = eqx.field(static=True)
+    steps: Any = None
+
+    wants_slacks: ClassVar[bool] = False
+    smallest_batch: ClassVar[int] = 2
+    start_samples: ClassVar[int] = 2
+    refresh_samples: ClassVar[int] = 0
+    has_measurements: ClassVar[bool] = True
+    copies: ClassVar[int] = 1
+
+    def __check_init__(self) -> None:
+        if not (hasattr(self.optimizer, "init") and hasattr(self.optimizer, "update")):
+            raise TypeError(f"lx.Optax takes an optimizer such as optax.adamw(3e-4), found {self.optimizer!r}.")
+
+    def told(self, iterations: int | None) -> "Optax":
+        return self if self.steps is not None or iterations is None else Optax(self.optimizer, float(iterations))
+
+    def prepare(self, oracle: Oracle, x: PyTree[Array]) -> "Optax":
+        problem = oracle.problem
+        if not isinstance(problem.regularizer, Zero | None):
+            raise ValueError(
+                f"lx.Optax does not know the metric of its optimizer, which the proximal step of "
+                f"{problem.regularizer!r} needs. Write the regulariser into the objective, or use "
+                "lx.TrackedLagrangian()."
+            )
+        if not isinstance(problem.within, Everything) and not problem.simple.separable:
+            raise ValueError(
+                f"lx.Optax projects onto boxes only, since it does not know the metric of its optimizer, found "
+                f"{problem.within!r}. Use lx.TrackedLagrangian(), or state the set as constraints."
+            )
+        return self
+
+    def init(self, oracle: Oracle, point: Vector, batches: Batch) -> OptaxState:
+        seen = oracle.look(point, batches.first)
+        zero = jnp.zeros((), oracle.dtype)
+        rule = tuple(
+            (
+                relaxed(jnp.zeros(block.size, oracle.dtype))._replace(calls=zero, count=zero),
+                Sizes(*(zero + number for number in unseen())),
+            )
+            for block in oracle.blocks
+        )
+        inner = self.optimizer.init(oracle.coordinates.unravel(point, cast=False))
+        return OptaxState(point, inner, rule, jnp.zeros(oracle.rows, oracle.dtype), seen.gradient())
+
+    def step(self, oracle: Oracle, state: OptaxState, k: Float[Array, ""], batch: Batch) -> OptaxState:
+        return self._step(oracle, state, batch, state.rule)
+
+    def measuring_step(self, oracle: Oracle, state: OptaxState, k: Float[Array, ""], batch: Batch) -> OptaxState:
+        """With a look at the gradients of objective and constraints apart, on two halves of the batch."""
+        halves = oracle.look_at_parts(state.x, batch, 2)
+        objective = _sizes([half.gradient() for half in halves])
+        rule = []
+        for i, (pressure, sizes) in enumerate(state.rule):
+            own = _sizes([_of_entry(oracle, half, i, sizes.looks) for half in halves])
+            products, squares = zip(objective, own, strict=True)
+            rule.append((pressure, looked(jnp, sizes, pressure.calls + 1, products, squares)))
+        return self._step(oracle, state, batch, tuple(rule))
+
+    def interval(self, k: Int[Array, ""]) -> Int[Array, ""]:
+        return jnp.where(k < 8, 1, jnp.where(k < 64, 8, 64))
+
+    def _step(self, oracle: Oracle, state: OptaxState, batch: Batch, rule: Rule) -> OptaxState:
+        seen = oracle.look(state.x, batch)
+        gradient = seen.gradient(oracle.split(state.multipliers))
+        slope, x = (oracle.coordinates.unravel(vector, cast=False) for vector in (gradient, state.x))
+        moves, inner = self.optimizer.update(slope, state.inner, x)
+        point = oracle.coordinates.ravel(optax.apply_updates(x, moves))
+        if not oracle.is_free:
+            point = oracle.prox(point, 1.0)
+        rule = self._turned(oracle, rule, seen)
+        weights = [unit_of(jnp, sizes, pressure.widest) * pressure.units for pressure, sizes in rule]
+        multipliers = jnp.concatenate(weights) if weights else state.multipliers
+        return OptaxState(point, inner, rule, multipliers, gradient)
+
+    def _turned(self, oracle: Oracle, rule: Rule, seen: Seen) -> Rule:
+        """The rule after the values of one batch."""
+        new = []
+        for block, rows, (pressure, sizes) in zip(oracle.blocks, seen.residuals, rule, strict=True):
+            n = rows.shape[0]
+            random = block.source is not None and n > 1
+            variance = jnp.var(rows, axis=0, ddof=1) / n if random else jnp.zeros(block.size, oracle.dtype)
+            mean = jnp.mean(rows, axis=0)
+            limit = limit_of(jnp, sizes)
+            new.append((pressed(jnp, pressure, block.inequality, mean, variance, self.steps, limit), sizes))
+        return tuple(new)
+
+    def refresh(self, oracle: Oracle, state: OptaxState, batches: Batch, key: Key[Array, ""]) -> OptaxState:
+        return state
+
+    def answer(self, oracle: Oracle, state: OptaxState, k: Float[Array, ""]) -> Answer:
+        return Answer(state.x, _levels(oracle, state.rule), state.multipliers)
+
+    def is_violated(self, oracle: Oracle, state: OptaxState) -> Bool[Array, ""]:
+        found = jnp.asarray(False)
+        for block, (pressure, _) in zip(oracle.blocks, state.rule, strict=True):
+            level = pressure.level if block.inequality else jnp.abs(pressure.level)
+            found = found | jnp.any(level > 3 * pressure.deviation)
+        return found
+
+    def observe(self, oracle: Oracle, state: OptaxState, k: Float[Array, ""]) -> dict[str, Array]:
+        units = [unit_of(jnp, sizes, jnp.max(pressure.widest)) for pressure, sizes in state.rule]
+        return {f"unit/{block.name}": unit for block, unit in zip(oracle.blocks, units, strict=True)}
+
+
+def _levels(oracle: Oracle, rule: Rule) -> Float[Array, " m"]:
+    levels = [pressure.level for pressure, _ in rule]
+    return jnp.concatenate(levels) if levels else jnp.zeros(0, oracle.dtype)
+
+
+def _of_entry(oracle: Oracle, half: Seen, which: int, looks: Any) -> Vector:
+    """The gradient of one entry of a constraint, each in its turn."""
+    weights = [jnp.zeros((1, block.size), oracle.dtype) for block in oracle.blocks]
+    entry = looks.astype(int) % oracle.blocks[which].size
+    weights[which] = weights[which].at[0, entry].set(1.0)
+    return half.gradient(tuple(weights), objective=0.0)
+
+
+def _sizes(halves: Sequence[Vector]) -> tuple[Array, Array]:
+    """(product of the gradients of two halves, square of the whole's)"""
+    first, second = halves
+    return first @ second, jnp.sum(((first + second) / 2) ** 2)

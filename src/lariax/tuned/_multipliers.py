@@ -1,0 +1,299 @@
+"""Multipliers for a loop with an optimizer of its own, in plain numbers."""
+
+import math
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from lariax.tuned import host
+from lariax.tuned._pressure import (
+    Pressure,
+    Sizes,
+    is_at_limit,
+    limit_of,
+    looked,
+    passed,
+    pressed,
+    relaxed,
+    spread,
+    unit_of,
+    unseen,
+)
+
+MISSED = 100  # calls after which a constraint that nobody has measured is worth a word
+STUCK = 0.2  # share of the calls that a multiplier spends at its limit before that is worth a word
+
+
+class Shape(Protocol):
+    """What a constraint says of itself: those of the core and those of `lariax.torch` do."""
+
+    sign: Any
+    inequality: Any
+    relation: Any
+    bound: Any
+
+
+class Estimate(NamedTuple):
+    """Of a constraint's value, in the user's units."""
+
+    level: Any
+    trend: Any  # its change from one value to the next
+    standard_error: Any  # of the level
+
+
+def checked(constraints: Mapping[str, Any], steps: Any) -> None:
+    """Refuse what are no constraints by name, or no number of steps."""
+    if not isinstance(constraints, Mapping) or not constraints:
+        raise TypeError(
+            f'constraints are named, as in {{"gap": AtMost(bound=0.02)}}, found {constraints!r}. Give at least one.'
+        )
+    for name, constraint in constraints.items():
+        if not (hasattr(constraint, "sign") and hasattr(constraint, "inequality")):
+            raise TypeError(f"constraint {name!r} must be Equal, AtMost or AtLeast, found {constraint!r}.")
+        if getattr(constraint, "indexed", None) is not None:
+            raise NotImplementedError(
+                f"constraint {name!r} is indexed: a multiplier for each training example needs many visits of each. "
+                "Use lariax.torch.TrackedLagrangian for it."
+            )
+    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
+        raise ValueError(f"steps is the number of calls that there will be, or None, found {steps!r}.")
+
+
+class Multipliers:
+    """Multipliers for a loop that has its own optimizer, from values alone, in any framework.
+
+        L = f + sum y . value,      y >= 0 for AtMost, <= 0 for AtLeast
+
+    Nothing is to be tuned: a multiplier moves by what its constraint's value will probably be at the end of training,
+    compared with its noise, in units of ||grad f|| / ||grad c|| (`lariax.tuned._pressure` states the formulas). At rest
+    a constraint holds, or its multiplier is 0 or at its limit; for a frozen network those are the only places of rest.
+
+    Arguments:
+        constraints: `Equal`, `AtMost` or `AtLeast` by name, without functions: `lx.AtMost(bound=25.0)`.
+        steps: the number of calls of `update` that there will be. Without it the rule looks ahead to twice those until
+            now, which is less good.
+
+    >>> import lariax as lx
+    >>> multipliers = lx.Multipliers({"cost": lx.AtMost(bound=25.0)}, steps=200)
+    >>> for _ in range(50):  # 30 is too much, and stays so
+    ...     weights = multipliers.update({"cost": (30.0, 1.0)}, objective=(1.0, 0.1))
+    >>> weights["cost"] > 0
+    True
+    """
+
+    def __init__(self, constraints: Mapping[str, Any], steps: int | None = None) -> None:
+        checked(constraints, steps)
+        self.constraints: dict[str, Shape] = dict(constraints)
+        self.steps = steps
+        self.calls = 0
+        self._pressures: dict[str, Pressure] = {}
+        self._sizes: dict[str, Sizes] = {name: unseen() for name in constraints}
+        self._bounds = {name: _plain(np.asarray(c.bound, float)) for name, c in self.constraints.items()}
+        self._at_limit = dict.fromkeys(constraints, 0)
+        self._said: set[str] = set()
+
+    # --- values in, multipliers out
+
+    def update(self, values: Mapping[str, Any], objective: Any = None) -> dict[str, Any]:
+        """One call: values by name, each a mean or (mean, standard error), of those constraints that were measured.
+
+        `objective`, likewise, lets the rule compare the sizes of objective and constraints where it sees no gradients.
+        """
+        self.advance(self.pairs(values), math.nan if objective is None else _pair("objective", objective)[1])
+        return self.multipliers
+
+    def pairs(self, values: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+        """Values as (mean, variance of the mean), checked."""
+        unknown = sorted(set(values) - set(self.constraints))
+        if unknown:
+            raise ValueError(
+                f"update has values for the unknown {unknown}; the constraints are {list(self.constraints)}. Use the "
+                "same names in both places."
+            )
+        return {name: _pair(name, given) for name, given in values.items()}
+
+    def advance(self, values: Mapping[str, tuple[Any, Any]], noise: Any) -> None:
+        """One call: means and their variances (not a number: unknown), and the variance of the mean objective."""
+        self.calls += 1
+        if self.steps is not None and self.calls == self.steps + 1:
+            self._say(
+                "steps",
+                f"this is call {self.calls} of steps={self.steps}: from here on multipliers go by present values, "
+                "without a look ahead. Set multipliers.steps to the new number of calls if there will be more.",
+            )
+        for name, constraint in self.constraints.items():
+            old = self._pressures.get(name)
+            given = values.get(name)
+            if given is None or not _is_finite(given[0]):
+                self._skip(name, old, given is not None)
+                continue
+            mean, variance = given
+            if old is None:
+                bound = self._bounds[name]
+                if not isinstance(bound, float) and np.shape(bound) != np.shape(mean):
+                    raise ValueError(
+                        f"constraint {name!r} has values of shape {np.shape(mean)}, but its bound has shape "
+                        f"{np.shape(bound)}. Give one bound for all entries, or one for each."
+                    )
+                old = relaxed(mean)._replace(calls=float(self.calls - 1))
+            residual = constraint.sign * (mean - self._bounds[name])
+            own = variance if isinstance(variance, float) else float(np.mean(variance))
+            sizes = self._sizes[name] = spread(host, self._sizes[name], old.count, noise, own)
+            new = pressed(host, old, constraint.inequality, residual, variance, self._steps, limit_of(host, sizes))
+            self._pressures[name] = new
+            self._check_limit(name, new)
+
+    def look(self, name: str, products: tuple[float, float], squares: tuple[float, float]) -> None:
+        """Take in lengths of the gradients of objective and constraint: products of those of two halves of a batch,
+        and squares of those of the whole."""
+        if all(map(_is_finite, (*products, *squares))):
+            self._sizes[name] = looked(host, self._sizes[name], float(self.calls + 1), products, squares)
+
+    def looks(self, name: str) -> int:
+        """How often gradients of a constraint were looked at."""
+        return int(self._sizes[name].looks)
+
+    # --- what is known
+
+    @property
+    def multipliers(self) -> dict[str, Any]:
+        """By name, plain numbers or arrays; 0 before there is something to go by."""
+        return {name: self[name] for name in self.constraints}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.constraints:
+            raise KeyError(f"there is no constraint {name!r}; the constraints are {list(self.constraints)}.")
+        if name not in self._pressures:
+            return 0.0
+        units = self._pressures[name].units
+        return _plain(np.asarray(self.constraints[name].sign * self._unit(name) * units + 0.0))
+
+    @property
+    def values(self) -> dict[str, Estimate]:
+        """By name: level, trend and standard error; not a number for what nobody has measured."""
+        found = {}
+        for name, constraint in self.constraints.items():
+            state = self._pressures.get(name)
+            if state is None:
+                found[name] = Estimate(math.nan, math.nan, math.nan)
+                continue
+            numbers = (
+                constraint.sign * state.level + self._bounds[name],
+                constraint.sign * state.slope,
+                np.sqrt(state.noise / np.maximum(1.0, np.minimum(state.count, 10 + 0.05 * state.count))),
+            )
+            found[name] = Estimate(*(_plain(np.asarray(number)) for number in numbers))
+        return found
+
+    def observe(self) -> dict[str, float]:
+        """Numbers worth plotting; they never feed back. Of a vector, the entry farthest from its bound."""
+        seen: dict[str, float] = {"calls": float(self.calls)}
+        for name, state in self._pressures.items():
+            worst = int(np.argmax(state.level if self.constraints[name].inequality else np.abs(state.level)))
+            seen[f"{name}/multiplier"] = float(np.ravel(self[name])[worst])
+            seen[f"{name}/value"] = float(np.ravel(self.values[name].level)[worst])
+            seen[f"{name}/violation_ahead"] = float(np.ravel(state.ahead)[worst])
+            seen[f"{name}/standard_error_ahead"] = float(np.ravel(state.deviation)[worst])
+            seen[f"{name}/unit"] = float(np.ravel(self._unit(name))[0])
+        return seen
+
+    # --- saving
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the next call needs: numbers, lists and texts, for JSON or any other file."""
+        return {
+            "lariax": "Multipliers",
+            "calls": self.calls,
+            "steps": self.steps,
+            "constraints": list(self.constraints),
+            "pressures": {name: _lists(state) for name, state in self._pressures.items()},
+            "sizes": {name: _lists(sizes) for name, sizes in self._sizes.items()},
+            "at_limit": dict(self._at_limit),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state` was taken, to the same bits; steps stay as they are here."""
+        if state.get("lariax") != "Multipliers" or state.get("constraints") != list(self.constraints):
+            raise ValueError(
+                f"the state is of constraints {state.get('constraints')}, and these are {list(self.constraints)}: use "
+                "the same names, in the same order."
+            )
+        self.calls = state["calls"]
+        self._pressures = {name: Pressure(*_arrays(numbers)) for name, numbers in state["pressures"].items()}
+        self._sizes = {name: Sizes(*_arrays(numbers)) for name, numbers in state["sizes"].items()}
+        self._at_limit = dict(state["at_limit"])
+
+    # --- inside
+
+    @property
+    def _steps(self) -> float | None:
+        return None if self.steps is None else float(self.steps)
+
+    def _unit(self, name: str) -> Any:
+        return unit_of(host, self._sizes[name], self._pressures[name].widest)
+
+    def _skip(self, name: str, old: Pressure | None, given: bool) -> None:
+        if old is not None:
+            self._pressures[name] = passed(old)
+        if given:
+            self._say(
+                f"finite {name}",
+                f"in call {self.calls} the value of constraint {name!r} was not finite: it is left out, and its "
+                "multiplier stays as it was.",
+            )
+        elif old is None and self.calls == MISSED:
+            self._say(
+                f"missed {name}",
+                f"constraint {name!r} has not been measured in {self.calls} calls: its multiplier is 0. Give its value "
+                "to update or lagrangian, or leave the constraint out.",
+            )
+
+    def _check_limit(self, name: str, state: Pressure) -> None:
+        if f"limit {name}" in self._said:
+            return
+        stuck = is_at_limit(state, limit_of(host, self._sizes[name]))
+        self._at_limit[name] = self._at_limit[name] + 1 if np.any(stuck) else 0
+        if self._at_limit[name] > max(MISSED, STUCK * (self.steps or 5 * self.calls)):
+            constraint = self.constraints[name]
+            self._say(
+                f"limit {name}",
+                f"the multiplier of {name!r} has been at its limit for {self._at_limit[name]} calls, and its value is "
+                f"not {constraint.relation} its bound: perhaps it cannot be reached by this model in this time. Loosen "
+                "the bound, train longer, or give the model more to learn from.",
+            )
+
+    def _say(self, what: str, words: str) -> None:
+        if what not in self._said:
+            self._said.add(what)
+            warnings.warn(words, RuntimeWarning, stacklevel=5)
+
+
+def _pair(name: str, given: Any) -> tuple[Any, Any]:
+    """(mean, variance of the mean)"""
+    mean, error = given if isinstance(given, tuple) and len(given) == 2 else (given, math.nan)
+    try:
+        mean, error = np.asarray(mean, float), np.asarray(error, float)
+    except (TypeError, ValueError) as wrong:
+        raise TypeError(
+            f"the value of {name!r} is a mean or (mean, standard error), in plain numbers, found {given!r}."
+        ) from wrong
+    return _plain(mean), _plain(np.broadcast_to(error**2, mean.shape))
+
+
+def _plain(number: np.ndarray) -> Any:
+    """A float where there is one number: a loop handles it ten times as fast."""
+    return float(number) if number.ndim == 0 else number
+
+
+def _is_finite(value: Any) -> bool:
+    return math.isfinite(value) if isinstance(value, float) else bool(np.isfinite(value).all())
+
+
+def _lists(numbers: Iterable[Any]) -> list[Any]:
+    return [np.asarray(number, float).tolist() for number in numbers]
+
+
+def _arrays(numbers: Iterable[Any]) -> list[Any]:
+    return [_plain(np.asarray(number, float)) for number in numbers]

@@ -1,0 +1,224 @@
+"""lt.Multipliers: the numbers of the core, as a scalar to differentiate."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import lariax as lx
+import lariax.torch as lt
+
+
+def training(multipliers, steps, seed=0, **more):
+    """Adam on a quadratic with a bound on the sum: (-0.5, 1.5) with multiplier 0.5."""
+    torch.manual_seed(seed)
+    x = torch.zeros(2, requires_grad=True)
+    adam = torch.optim.Adam([x], lr=0.05)
+    schedule = torch.optim.lr_scheduler.LinearLR(adam, 1.0, 0.0, steps)
+    if multipliers is None:
+        multipliers = lt.Multipliers({"line": lt.AtMost(1.0)}, steps=steps, parameters=[x])
+    for _ in range(steps):
+        z = torch.randn(16)
+        losses, values = 0.5 * (x[0] ** 2 + (x[1] - 2) ** 2) + 0.1 * z, x[0] + x[1] + 0.1 * z
+        adam.zero_grad()
+        multipliers.lagrangian(losses, {"line": values}, **more).backward()
+        adam.step()
+        schedule.step()
+    return x.detach(), multipliers
+
+
+def test_adam_with_multipliers_finds_the_solution():
+    x, multipliers = training(None, 600)
+    np.testing.assert_allclose(x, [-0.5, 1.5], atol=0.05)
+    assert abs(multipliers["line"] - 0.5) < 0.3
+    level, _, error = multipliers.values["line"]
+    assert abs(level - 1) < 5 * error + 0.02
+    assert multipliers.observe()["line/multiplier"] == multipliers["line"]
+
+
+def test_without_parameters_it_works_on_values_and_says_so():
+    with pytest.warns(RuntimeWarning, match="neither parameters= nor shared="):
+        x, _ = training(lt.Multipliers({"line": lt.AtMost(1.0)}, steps=600), 600)
+    np.testing.assert_allclose(x, [-0.5, 1.5], atol=0.1)
+
+
+def test_the_core_gives_the_same_numbers_from_the_same_values():
+    torch.manual_seed(0)
+    kinds = {
+        "rows": lt.AtMost(0.5),
+        "mean": lt.AtLeast(0.2),
+        "wide": lt.Equal(torch.tensor([0.0, 0.1], dtype=torch.float64)),
+    }
+    own = {"rows": lx.AtMost(bound=0.5), "mean": lx.AtLeast(bound=0.2), "wide": lx.Equal(bound=np.array([0.0, 0.1]))}
+    x = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+    multipliers, core = lt.Multipliers(kinds, steps=100, parameters=[x]), lx.Multipliers(own, steps=100)
+    multipliers.parameters = None  # gradients are no part of what is compared
+    multipliers.core._said.add("alone")
+    for _ in range(100):
+        losses, rows, wide = torch.randn(8).double() + x[0], torch.randn(8).double() + 1, torch.randn(8, 2).double()
+        values = {"rows": rows + x[0], "mean": rows.mean() * 0 + 0.1, "wide": wide + x}
+        multipliers.lagrangian(losses, values)
+        told = {
+            name: (
+                value.detach().numpy().mean(0) if value.ndim else float(value.detach()),
+                np.sqrt(value.detach().numpy().var(0, ddof=1) / 8) if value.ndim else math.nan,
+            )
+            for name, value in values.items()
+        }
+        expected = core.update(told, objective=(0.0, float(losses.detach().std() / math.sqrt(8))))
+        for name in kinds:
+            np.testing.assert_allclose(multipliers[name], expected[name], rtol=1e-9, atol=1e-12)
+
+
+def test_the_lagrangian_is_loss_plus_weighted_values_less_bounds():
+    x = torch.ones(3, dtype=torch.float64, requires_grad=True)
+    multipliers = lt.Multipliers({"a": lt.AtMost(0.0), "b": lt.AtLeast(3.0)}, steps=100, parameters=[x])
+    for _ in range(50):
+        losses, values = x**2, {"a": x + 1, "b": x}
+        before = multipliers.multipliers
+        total = multipliers.lagrangian(losses, values)
+    expected = 1 + before["a"] * 2 + before["b"] * (1 - 3)
+    assert before["a"] > 0 > before["b"]
+    assert total.item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_proxy_is_measured_by_values_and_weighed_by_its_surrogate():
+    x = torch.ones(4, requires_grad=True)
+    multipliers = lt.Multipliers({"rate": lt.AtMost(0.1)}, steps=100, parameters=[x])
+    for _ in range(50):
+        y = multipliers["rate"]
+        total = multipliers.lagrangian(0 * x, {"rate": lt.Proxy((x.detach() > 0).float(), 3 * x)})
+    x.grad = None
+    total.backward()
+    np.testing.assert_allclose(x.grad, np.full(4, 3 * y / 4), rtol=1e-5)
+    assert multipliers.values["rate"].level == pytest.approx(1.0)
+
+
+def test_constraints_of_the_parameters_alone_and_vectors():
+    x = torch.full((3,), 2.0, requires_grad=True)
+    adam = torch.optim.Adam([x], lr=0.02)
+    schedule = torch.optim.lr_scheduler.LinearLR(adam, 1.0, 0.0, 1500)
+    multipliers = lt.Multipliers(
+        {"size": lt.Equal(1.0, samples=None), "each": lt.AtMost(0.7, samples=None)}, steps=1500, parameters=[x]
+    )
+    for _ in range(1500):
+        adam.zero_grad()
+        target = torch.tensor([2.0, 0.0, 0.0])
+        multipliers.lagrangian(((x - target) ** 2).sum(), {"size": (x**2).sum(), "each": x}).backward()
+        adam.step()
+        schedule.step()
+    assert float((x.detach() ** 2).sum()) == pytest.approx(1.0, abs=0.06)
+    assert float(x.detach().max()) < 0.73
+    assert multipliers["each"].shape == (3,)
+
+
+def test_states_are_saved_to_the_same_bits(tmp_path):
+    _, multipliers = training(None, 100)
+    state = multipliers.state_dict()
+    torch.save(state, tmp_path / "state.pt")
+    other = lt.Multipliers({"line": lt.AtMost(1.0)}, steps=100, parameters=[torch.zeros(2, requires_grad=True)])
+    other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    assert other.state_dict() == state
+    assert copy.deepcopy(other).state_dict() == state
+    one, two = (torch.ones(8, requires_grad=True) for _ in range(2))
+    multipliers.parameters, other.parameters = [one], [two]
+    multipliers.steps = other.steps = 200
+    a = multipliers.lagrangian(one**2, {"line": one * 3})
+    b = other.lagrangian(two**2, {"line": two * 3})
+    assert a.item() == b.item()
+    assert multipliers["line"] == other["line"]
+
+
+def test_update_and_lagrangian_mix():
+    """A metric that is told is not measured by lagrangian, which only weighs its stand-in."""
+    x = torch.zeros(4, requires_grad=True)
+    multipliers = lt.Multipliers({"recall": lt.AtLeast(0.9), "size": lt.AtMost(1.0)}, steps=200, parameters=[x])
+    for k in range(120):
+        if k % 10 == 0:
+            multipliers.update({"recall": (0.5, 0.02)})
+        multipliers.lagrangian(x**2, {"recall": x, "size": x + 0.5})
+    assert multipliers.values["recall"].level == pytest.approx(0.5)
+    assert multipliers["recall"] < 0
+    assert multipliers.core.calls in (120, 121)
+
+
+def test_shared_tensors_serve_in_the_place_of_parameters():
+    model = torch.nn.Linear(3, 1)
+    multipliers = lt.Multipliers({"c": lt.AtMost(0.0)}, steps=50)
+    for _ in range(20):
+        logits = model(torch.randn(8, 3)).squeeze(1)
+        multipliers.lagrangian(logits**2, {"c": logits + 1}, shared=logits).backward()
+    assert multipliers.core.looks("c") == 8
+    assert model.weight.grad is not None
+
+
+def test_what_is_not_finite_leaves_the_multiplier_as_it_was():
+    x = torch.ones(4, requires_grad=True)
+    multipliers = lt.Multipliers({"c": lt.AtMost(0.0)}, steps=100, parameters=[x])
+    for _ in range(50):
+        multipliers.lagrangian(x**2, {"c": x + 1})
+    before = multipliers["c"]
+    with pytest.warns(RuntimeWarning, match="was not finite"):
+        multipliers.lagrangian(x**2, {"c": x * math.nan})
+    assert multipliers["c"] == before
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda m, x: m.lagrangian(x, {"d": x}), ValueError, "unknown"),
+        (lambda m, x: m.lagrangian(1.0, {"c": x}), TypeError, "losses are a tensor"),
+        (lambda m, x: m.lagrangian(x, {"c": 1.0}), TypeError, "must be a tensor"),
+        (lambda m, x: lt.Multipliers({"c": lt.AtMost(0.0, indexed=5)}), NotImplementedError, "indexed"),
+    ],
+)
+def test_wrong_use_is_named(call, error, words):
+    x = torch.ones(2, requires_grad=True)
+    with pytest.raises(error, match=words):
+        call(lt.Multipliers({"c": lt.AtMost(0.0)}, parameters=[x]), x)
+
+
+def test_an_exact_phase_starts_from_given_multipliers():
+    """At the solution, with its multiplier, TrackedLagrangian stays; without it, it has to find that first."""
+
+    def first_moves(**given):
+        torch.manual_seed(0)
+        x = torch.tensor([-0.5, 1.5], requires_grad=True)
+        opt = lt.TrackedLagrangian([x], {"line": lt.Equal(1.0)}, **given)
+        seen = []
+        for _ in range(40):
+            z = torch.randn(32)
+            opt.step(lambda z, x=x: (0.5 * (x[0] ** 2 + (x[1] - 2) ** 2) + 0 * z, {"line": x[0] + x[1] + 0.3 * z}), z)
+            seen.append(float(opt.multipliers["line"]) if opt.known is not None else 0.5)
+        return np.abs(np.array(seen) - 0.5).max(), x.detach()
+
+    off, x = first_moves(multipliers={"line": 0.5})
+    assert off < 0.2
+    assert off < 0.5 * first_moves()[0]
+    np.testing.assert_allclose(x, [-0.5, 1.5], atol=0.1)
+    with pytest.raises(ValueError, match="multipliers= has the unknown"):
+        lt.TrackedLagrangian([torch.zeros(2, requires_grad=True)], {"c": lt.Equal()}, multipliers={"d": 1.0})
+
+
+def test_a_certificate_takes_multipliers_in_the_place_of_an_optimizer():
+    torch.manual_seed(0)
+    model = torch.nn.Linear(2, 1)
+    adam = torch.optim.Adam(model.parameters(), lr=0.02)
+    schedule = torch.optim.lr_scheduler.LinearLR(adam, 1.0, 0.0, 400)
+    multipliers = lt.Multipliers({"mean": lt.AtMost(0.3)}, steps=400, parameters=model.parameters())
+
+    def closure(rows):
+        out = model(rows).squeeze(1)
+        return (out - rows[:, 0] - 1) ** 2, {"mean": out}
+
+    for _ in range(400):
+        adam.zero_grad()
+        multipliers.lagrangian(*closure(torch.randn(32, 2))).backward()
+        adam.step()
+        schedule.step()
+    certificate = lt.certify(model, closure, torch.randn(64, 64, 2), multipliers)
+    assert certificate.constraints["mean"].holds != "violated"
+    assert certificate.constraints["mean"].low < 0.35
+    assert certificate.constraints["mean"].high > 0.15

@@ -1,0 +1,258 @@
+"""Multipliers for a loop with its own optimizer, in plain numbers and in JAX."""
+
+import json
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import lariax as lx
+from lariax.tuned import host, pressed, relaxed
+
+
+def loop(multipliers, steps, noise=0.1, rate=0.01, bound=1.0, seed=0):
+    """x relaxes to 2 - y, and E[value] = x: at the solution x = bound and y = 2 - bound."""
+    rng, x = np.random.default_rng(seed), 0.0
+    for _ in range(steps):
+        y = multipliers.update({"c": (x + noise * rng.normal(), noise)}, objective=(1.0, noise))["c"]
+        x += rate * (2 - y - x)
+    return x, y
+
+
+@pytest.mark.parametrize("constraint", [lx.AtMost(bound=1.0), lx.Equal(bound=1.0)], ids=["at most", "equal"])
+def test_it_comes_to_rest_at_the_solution(constraint):
+    x, y = loop(lx.Multipliers({"c": constraint}, steps=2000), 2000)
+    assert abs(x - 1) < 0.05
+    assert abs(y - 1) < 0.3
+
+
+def test_without_a_number_of_steps_too():
+    x, _ = loop(lx.Multipliers({"c": lx.AtMost(bound=1.0)}), 4000)
+    assert abs(x - 1) < 0.1
+
+
+def test_a_bound_that_holds_by_itself_has_no_multiplier():
+    x, y = loop(lx.Multipliers({"c": lx.AtMost(bound=3.0)}, steps=1000), 1000)
+    assert y == 0
+    assert x > 1.9
+
+
+def test_signs_of_the_three_kinds():
+    kinds = {"most": lx.AtMost(bound=1.0), "least": lx.AtLeast(bound=3.0), "equal": lx.Equal(bound=3.0)}
+    multipliers = lx.Multipliers(kinds, steps=300)
+    for _ in range(100):
+        weights = multipliers.update(dict.fromkeys(kinds, (2.0, 0.1)), objective=(1.0, 0.1))
+    assert weights["most"] > 0
+    assert weights["least"] < 0
+    assert weights["equal"] < 0
+
+
+def test_what_is_not_significant_moves_little():
+    rng = np.random.default_rng(1)
+    multipliers = lx.Multipliers({"c": lx.Equal(bound=0.0)}, steps=1000)
+    weights = [multipliers.update({"c": (rng.normal(), 1.0)}, objective=(0.0, 1.0))["c"] for _ in range(1000)]
+    assert max(np.abs(weights)) < 1.0  # units; a violation of one deviation of a value brings it to its limit
+
+
+def test_a_violation_while_untrained_does_not_wind_up():
+    """A learning curve that will be below the bound in the end, if straight in log k."""
+    multipliers = lx.Multipliers({"c": lx.AtMost(bound=1.0)}, steps=2000)
+    weights = []
+    for k in range(1, 2001):
+        value = 5 - 0.65 * math.log(k)  # below the bound from k = 470 on
+        weights.append(multipliers.update({"c": (value, 0.05)}, objective=(1.0, 0.05))["c"])
+    assert max(weights[300:]) < 0.1
+    assert weights[-1] == 0
+
+
+def test_vectors_under_one_name():
+    multipliers = lx.Multipliers({"c": lx.AtMost(bound=np.array([1.0, 3.0]))}, steps=200)
+    for _ in range(100):
+        weights = multipliers.update({"c": (np.array([2.0, 2.0]), np.array([0.1, 0.1]))}, objective=(1.0, 0.1))
+    assert weights["c"][0] > 0
+    assert weights["c"][1] == 0
+    with pytest.raises(ValueError, match="bound has shape"):
+        lx.Multipliers({"c": lx.AtMost(bound=np.ones(3))}).update({"c": np.ones(2)})
+
+
+def test_states_go_through_json_to_the_same_bits():
+    one = lx.Multipliers({"c": lx.AtMost(bound=1.0), "d": lx.Equal(bound=0.0)}, steps=500)
+    rng = np.random.default_rng(2)
+    values = [{"c": (1.2 + rng.normal(), 1.0), "d": rng.normal(size=2)} for _ in range(200)]
+    for each in values[:100]:
+        one.update(each, objective=(0.0, 1.0))
+    other = lx.Multipliers({"c": lx.AtMost(bound=1.0), "d": lx.Equal(bound=0.0)}, steps=500)
+    other.load_state_dict(json.loads(json.dumps(one.state_dict())))
+    for each in values[100:]:
+        a, b = one.update(each), other.update(each)
+        assert a["c"] == b["c"]
+        assert (a["d"] == b["d"]).all()
+    assert one.state_dict() == other.state_dict()
+    with pytest.raises(ValueError, match="use the same names"):
+        lx.Multipliers({"e": lx.AtMost(bound=1.0)}).load_state_dict(one.state_dict())
+
+
+def test_jax_and_numpy_give_the_same_numbers():
+    kinds = {"a": lx.AtMost(bound=1.0), "b": lx.Equal(bound=np.array([0.0, 0.5])), "c": lx.AtLeast(bound=0.2)}
+    rng, steps = np.random.default_rng(0), 200
+    multipliers, rule = lx.Multipliers(kinds, steps=steps), lx.multiplier_rule(kinds, steps=steps)
+    state, update = rule.init({"a": 0.0, "b": np.zeros(2), "c": 0.0}), jax.jit(rule.update)
+    errors = {"a": 0.1, "b": np.array([0.1, 0.2]), "c": 0.05}
+    for k in range(steps):
+        values = {"a": 1.5 - 0.004 * k, "b": np.array([0.3, 0.4]), "c": 0.1}
+        values = {name: value + errors[name] * rng.normal(size=np.shape(value)) for name, value in values.items()}
+        if k % 50 == 0:
+            multipliers.look("a", (1.0 + k, 0.5), (2.0 + k, 0.7))
+        looks = {"a": ((1.0 + k, 0.5), (2.0 + k, 0.7))} if k % 50 == 0 else None
+        expected = multipliers.update({name: (values[name], errors[name]) for name in values}, objective=(1.0, 0.1))
+        squares = {name: np.square(error) for name, error in errors.items()}
+        found, state = update(state, values, squares, 0.01, looks)
+        for name in kinds:
+            np.testing.assert_allclose(found[name], expected[name], rtol=1e-9, atol=1e-12)
+
+
+def test_the_rule_is_the_same_entry_by_entry_and_by_numbers():
+    numbers, arrays = relaxed(0.0), relaxed(np.zeros(2))
+    rng = np.random.default_rng(3)
+    for _ in range(60):
+        value = rng.normal()
+        numbers = pressed(host, numbers, True, value, 1.0, 100.0, 3.0)
+        arrays = pressed(np, arrays, True, np.full(2, value), np.ones(2), 100.0, 3.0)
+    np.testing.assert_allclose(arrays.units, numbers.units, rtol=1e-12)
+
+
+# --- rough use
+
+
+def test_what_is_not_finite_is_left_out_with_a_word():
+    multipliers = lx.Multipliers({"c": lx.AtMost(bound=1.0)}, steps=300)
+    for _ in range(100):
+        before = multipliers.update({"c": (2.0, 0.1)}, objective=(1.0, 0.1))
+    with pytest.warns(RuntimeWarning, match="was not finite"):
+        after = multipliers.update({"c": (math.nan, 0.1)})
+    assert after == before
+    rule = lx.multiplier_rule({"c": lx.AtMost(bound=1.0)}, steps=300)
+    state = rule.init({"c": 0.0})
+    for _ in range(100):
+        before, state = rule.update(state, {"c": 2.0}, {"c": 0.01})
+    after, state = rule.update(state, {"c": jnp.nan}, {"c": 0.01})
+    assert after["c"] == before["c"]
+    assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(state))
+
+
+def test_a_constraint_that_nobody_measures_is_named():
+    multipliers = lx.Multipliers({"c": lx.AtMost(bound=1.0), "d": lx.AtMost(bound=1.0)})
+    for _ in range(99):
+        multipliers.update({"c": 0.5})
+    with pytest.warns(RuntimeWarning, match="'d' has not been measured"):
+        multipliers.update({"c": 0.5})
+    assert multipliers["d"] == 0
+    assert math.isnan(multipliers.values["d"].level)
+
+
+def test_a_bound_out_of_reach_is_said_with_the_multiplier_at_its_limit():
+    multipliers = lx.Multipliers({"c": lx.AtMost(bound=1.0)}, steps=2000)
+    with pytest.warns(RuntimeWarning, match="at its limit"):
+        weights = [multipliers.update({"c": (2.0, 0.1)}, objective=(1.0, 0.1))["c"] for _ in range(2000)]
+    assert weights[-1] == pytest.approx(30.0)
+
+
+def test_more_calls_than_steps_are_said_and_go_on():
+    multipliers = lx.Multipliers({"c": lx.AtMost(bound=1.0)}, steps=50)
+    for _ in range(50):
+        multipliers.update({"c": (2.0, 0.1)})
+    with pytest.warns(RuntimeWarning, match="call 51 of steps=50"):
+        multipliers.update({"c": (2.0, 0.1)})
+    assert multipliers.update({"c": (2.0, 0.1)})["c"] > 0
+
+
+def test_few_values_serve_too():
+    """A metric once an epoch."""
+    multipliers = lx.Multipliers({"recall": lx.AtLeast(bound=0.9)}, steps=20)
+    weights = [multipliers.update({"recall": (0.8, 0.01)})["recall"] for _ in range(20)]
+    assert weights[5] < 0
+    assert weights[-1] < weights[5]
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "words"),
+    [
+        (lambda: lx.Multipliers({}), TypeError, "at least one"),
+        (lambda: lx.Multipliers({"c": 1.0}), TypeError, "must be Equal, AtMost or AtLeast"),
+        (lambda: lx.Multipliers({"c": lx.Equal()}, steps=0), ValueError, "number of calls"),
+        (lambda: lx.Multipliers({"c": lx.Equal()}).update({"d": 1.0}), ValueError, "unknown"),
+        (lambda: lx.Multipliers({"c": lx.Equal()}).update({"c": "high"}), TypeError, "mean or"),
+        (lambda: lx.Multipliers({"c": lx.Equal()})["d"], KeyError, "no constraint"),
+        (lambda: lx.Optax("adam"), TypeError, "optax.adamw"),
+    ],
+)
+def test_wrong_use_is_named(make, error, words):
+    with pytest.raises(error, match=words):
+        make()
+
+
+# --- lx.Optax
+
+PROBLEM = lx.Problem(
+    lambda x, z: 0.5 * (x[0] ** 2 + (x[1] - 2) ** 2),
+    samples=lx.Distribution(jax.random.normal),
+    constraints={"line": lx.Equal(lambda x, z: x[0] + x[1] - 1 + 2 * z * (x[0] - x[1]))},
+)
+ADAM = optax.adam(optax.cosine_decay_schedule(0.05, 4000))
+
+
+def test_optax_solves_without_the_bias_of_a_batch():
+    result = lx.solve(PROBLEM, jnp.zeros(2), method=lx.Optax(ADAM), iterations=4000, batch_size=8)
+    np.testing.assert_allclose(result.x, [-0.5, 1.5], atol=0.1)
+    np.testing.assert_allclose(result.multipliers["line"], 0.5, atol=0.3)
+
+
+def test_optax_continues_to_the_same_bits():
+    whole = lx.solve(PROBLEM, jnp.zeros(2), method=lx.Optax(ADAM, steps=400.0), iterations=400, batch_size=8)
+    half = lx.solve(PROBLEM, jnp.zeros(2), method=lx.Optax(ADAM, steps=400.0), iterations=150, batch_size=8)
+    assert (lx.solve(PROBLEM, half, iterations=250).x == whole.x).all()
+
+
+def test_optax_keeps_to_a_box_and_refuses_other_sets():
+    boxed = lx.Problem(PROBLEM.objective, samples=PROBLEM.samples, within=lx.sets.Box(0.0, 1.0))
+    result = lx.solve(boxed, jnp.zeros(2), method=lx.Optax(ADAM), iterations=2000, batch_size=8)
+    np.testing.assert_allclose(result.x, [0.0, 1.0], atol=1e-6)
+    for refused in (
+        {"within": lx.sets.L2Ball(1.0)},
+        {"regularizer": lx.prox.L1(0.1)},
+    ):
+        problem = lx.Problem(PROBLEM.objective, samples=PROBLEM.samples, **refused)
+        with pytest.raises(ValueError, match="metric of its optimizer"):
+            lx.solve(problem, jnp.zeros(2), method=lx.Optax(ADAM), iterations=10, batch_size=8)
+
+
+def test_optax_takes_a_network_as_it_is():
+    def net(x, row):
+        return jnp.tanh(row @ x["first"]) @ x["second"]
+
+    rows = jax.random.normal(jax.random.key(0), (256, 4))
+    problem = lx.Problem(
+        lambda x, row: (net(x, row) - jnp.sin(row[0])) ** 2,
+        samples=lx.Dataset(rows),
+        constraints={"size": lx.AtMost(lambda x: jnp.sum(x["second"] ** 2), 0.2, samples=None)},
+    )
+    keys = jax.random.split(jax.random.key(1))
+    x0 = {"first": jax.random.normal(keys[0], (4, 8)), "second": jax.random.normal(keys[1], (8,))}
+    method = lx.Optax(optax.adamw(optax.cosine_decay_schedule(0.02, 1500)))
+    result = lx.solve(problem, x0, method=method, iterations=1500, batch_size=16)
+    assert float(jnp.sum(result.x["second"] ** 2)) < 0.22
+    assert float(result.multipliers["size"]) > 0
+
+
+def test_tracked_lagrangian_starts_from_given_multipliers():
+    start, near = jnp.array([-0.5, 1.5]), {}
+    for given in (None, {"line": 0.5}):
+        method = lx.TrackedLagrangian(multipliers=given)
+        result = lx.solve(PROBLEM, start, method=method, iterations=100, batch_size=8, record_every=10)
+        near[given is None] = np.abs(result.history.columns["multipliers"]["line"] - 0.5).max()
+    assert near[False] < 0.3 * near[True]
+    with pytest.raises(ValueError, match="multipliers= has the unknown"):
+        lx.solve(PROBLEM, start, method=lx.TrackedLagrangian(multipliers={"x": 1.0}), iterations=10, batch_size=8)
