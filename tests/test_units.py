@@ -10,7 +10,18 @@ from benchmarks.suite.units import Units, in_units
 
 import lariax as lx
 import lariax.torch as lt
-from lariax.formulas import balanced, diagonal_of, first_scales, rescaled_entries
+from lariax.formulas import (
+    Curved,
+    Load,
+    averaged,
+    balanced,
+    diagonal_of,
+    first_scales,
+    growths,
+    next_diagonal,
+    rescaled_entries,
+    whitened,
+)
 from lariax.problem import probes, units
 
 TARGET = jnp.array([2.0, 3.0])
@@ -117,8 +128,20 @@ def test_curvature_that_is_rounding_is_none():
 def test_scales_change_only_where_they_are_far_off():
     np.testing.assert_array_equal(rescaled_entries(np, np.array([1.0, 2.0, 0.5, 0.0, 1.0])), 1)
     changed = rescaled_entries(np, np.array([1.0, 1.0, 1.0, 1.0, 1e-8]))
-    assert changed[4] > 16
+    assert changed[4] == 2
     assert np.all(changed[:4] <= 1)
+    assert rescaled_entries(np, np.array([1.0, 1.0, 1.0, 1.0, 1e8]))[4] < 1 / 16
+
+
+def test_an_entry_that_no_look_shows_keeps_its_scale():
+    """A feature that is always 0, or was in all of the looks: its scale does not grow, nor do errors with it."""
+    before, seen = np.array([1.0, 1.0, 1.0]), np.array([1.0, 2.0, 0.0])
+    diagonal = before
+    for _ in range(100):
+        diagonal = next_diagonal(np, diagonal, seen)
+    np.testing.assert_allclose(diagonal, [1.0, 2.0, 1.0], rtol=1e-4)
+    noise, curvature = growths(np, np.array([1.0, 1.0, 1e6]), Curved(seen, seen, 0 * seen, 2.0))
+    assert noise == curvature == 1
 
 
 def test_whose_unit_is_whose():
@@ -137,3 +160,14 @@ def test_a_product_ties_the_parts_that_its_sets_tie():
     tied = lx.sets.Product(sets).tied(x)
     assert np.all(tied["rest"] == -1)
     assert len({int(tied["mix"][0]), int(tied["whole"][0])}) == 2
+
+
+def test_a_row_that_few_samples_show_is_not_lost():
+    """A look without a sample of a rare class, and then looks that are as noisy as a few of them are."""
+    load = Load.at_start(np.array([True]), 1.0, 1.0, 0.1, np.array([0.1]), 8)
+    shape = whitened(np, np.ones((1, 3)), np.array([0.5]), np.array([4.0]), load)
+    kept, error = averaged(np, shape, np.zeros((1, 3)), np.zeros(1))
+    np.testing.assert_array_equal(kept, shape.jacobian)
+    assert error == shape.variance
+    nothing = shape._replace(jacobian=np.zeros((1, 3)), variance=np.zeros(1))
+    np.testing.assert_array_equal(averaged(np, nothing, np.ones((1, 3)), np.full(1, 5.0))[0], 1)

@@ -96,27 +96,30 @@ def natural_length(xp: Any, scales: Any, seen: Curved, z: Any) -> Any:
 
 
 def next_diagonal(xp: Any, before: Any, seen: Any) -> Any:
-    """The diagonal of the curvature, averaged over the last looks at it."""
-    return xp.where(seen > 0, xp.minimum(before, FALL * seen), before) * (1 - 1 / LOOKS) + seen / LOOKS
+    """The diagonal of the curvature, averaged over the last looks at it; a look that shows none tells nothing."""
+    return xp.where(seen > 0, xp.minimum(before, FALL * seen) * (1 - 1 / LOOKS) + seen / LOOKS, before)
 
 
 def rescaled_entries(xp: Any, diagonal: Any) -> Any:
-    """By what to multiply scales at which the curvature has this diagonal: mostly by 1."""
+    """By what to multiply scales at which the curvature has this diagonal: mostly by 1, and by no more than 2, since
+    little curvature may be chance."""
     tiny = xp.finfo(diagonal.dtype).tiny
     curved = diagonal > 0
     usual = xp.sum(xp.where(curved, xp.log(diagonal + tiny), 0)) / xp.maximum(xp.sum(curved), 1)
     ratio = xp.where(curved, (usual - xp.log(diagonal + tiny)) / 2, 0)
-    return xp.where(abs(ratio) > xp.log(OFF), 2.0 ** xp.round(ratio / xp.log(2.0)), 1.0)
+    return xp.where(abs(ratio) > xp.log(OFF), 2.0 ** xp.minimum(xp.round(ratio / xp.log(2.0)), 1), 1.0)
 
 
 def growths(xp: Any, change: Any, seen: Curved) -> tuple[Any, Any]:
     """What the noise of gradients, and the curvature, is multiplied by where scales are multiplied by `change`."""
 
-    def ratio(new: Any, old: Any) -> Any:
-        return xp.where(old > 0, new / xp.where(old > 0, old, 1), xp.mean(change**2))
+    def ratio(new: Any, old: Any, otherwise: Any) -> Any:
+        return xp.where(old > 0, new / xp.where(old > 0, old, 1), otherwise)
 
-    noise = ratio(xp.sum(change**2 * seen.noise), xp.sum(seen.noise))
-    return noise, ratio(xp.max(change**2 * seen.diagonal), xp.max(seen.diagonal))
+    unknown = xp.exp(xp.mean(xp.log(change**2)))
+    steeper = ratio(xp.sum(change**2 * seen.slopes), xp.sum(seen.slopes), unknown)
+    noisier = ratio(xp.sum(change**2 * seen.noise), xp.sum(seen.noise), steeper)
+    return noisier, ratio(xp.max(change**2 * seen.diagonal), xp.max(seen.diagonal), unknown)
 
 
 def _where_seen(xp: Any, seen: Any, scales: Any) -> Any:

@@ -103,13 +103,18 @@ def push(xp: Any, shape: Shape, weights: Any) -> Any:
 
 
 def averaged(xp: Any, before: Shape, jacobian: Any, noise: Any) -> tuple[Any, Any]:
-    """A Kalman average of Jacobians, row by row, re-opened when it has moved; and the variance of its error."""
+    """A Kalman average of Jacobians, row by row, re-opened when it has moved; and the variance of its error.
+
+    A row that is 0 on all samples of a look, as that of a rare class, tells nothing of one that has been seen.
+    """
     tiny = xp.finfo(jacobian.dtype).tiny
+    silent, unseen = (xp.all(rows == 0, axis=1) for rows in (jacobian, before.jacobian))
     moved = xp.sum((jacobian - before.jacobian) ** 2, axis=1)
     error = xp.maximum(before.variance, moved - 4 * noise)
     certain = error + noise <= 1e-14 * xp.sum(jacobian**2, axis=1)
-    share = xp.where(certain, 1, error / (error + noise + tiny))
-    return before.jacobian + share[:, None] * (jacobian - before.jacobian), error * (1 - share)
+    share = xp.where(certain | unseen, 1, xp.where(silent, 0, error / (error + noise + tiny)))
+    left = xp.where(unseen, noise, xp.where(silent, before.variance, error * (1 - share)))
+    return before.jacobian + share[:, None] * (jacobian - before.jacobian), left
 
 
 def whitened(xp: Any, jacobian: Any, error: Any, variance: Any, load: Load) -> Shape:

@@ -64,6 +64,7 @@ from lariax.torch._passes import (
 )
 from lariax.torch._proximal import units_of
 from lariax.torch._survey import Survey
+from lariax.torch._swings import Watch
 from lariax.torch._tuned import (
     Arriving,
     Looked,
@@ -154,6 +155,7 @@ class TrackedLagrangian(AbstractConstrained):
         self.indexed_penalty = (0.0, 0.0)  # for the estimate, and to come
         self.rows = 0  # in a batch, over all processes
         self.has_warned = False
+        self.watch = Watch()
         self.indexed_size = 1.0
 
     # --- a call
@@ -215,6 +217,9 @@ class TrackedLagrangian(AbstractConstrained):
         try:
             if refresh:
                 self.known = self._soundly_refreshed(closure, self.known)
+                self.watch.look(
+                    {b.name: b.constraint.sign * self.known.multipliers[b.rows] for b in self.constraints.blocks}
+                )
         finally:  # whatever happens in the closure, estimate and parameters go together
             if refresh:
                 k = self.calls - self.start
