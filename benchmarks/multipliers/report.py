@@ -69,7 +69,7 @@ def report(
         head = ("scenario", "weighted sum", "ours", "ratio")
         lines += ["", "Microseconds of processor time of a step, in turns, medians:", "", *table(head, rows)]
     if parts:
-        names = list(found)
+        names = list(next(iter(parts.values())))
         rows = [(title, *(f"{lost[name]:+.3f}" for name in names)) for title, lost in parts.items()]
         lines += [
             "",
