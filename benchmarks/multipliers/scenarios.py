@@ -167,7 +167,7 @@ class Wave(nn.Module):
 
 
 def physics(seed: int, width: float) -> Training:
-    """width u'' + u' = 1 on (0, 1), with a boundary layer, and u(0) = u(1) = 0 as two equalities of the parameters alone."""
+    """width u'' + u' = 1 on (0, 1), with u(0) = u(1) = 0 as two equalities of the parameters alone."""
     torch.manual_seed(seed)
     model, ends = Wave(), torch.tensor([0.0, 1.0])
 
