@@ -31,7 +31,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     begin = time.perf_counter()
-    known = {n: s for n, s in scenarios(options.data).items() if options.only is None or n in options.only}
+    everything = scenarios(options.data)
+    known = {n: s for n, s in everything.items() if options.only is None or n in options.only}
     if options.data is None:
         print("left out: Fashion-MNIST (give --data with a folder that holds fashion_mnist_8k.npz)")
     found = kept(options.keep)
@@ -44,7 +45,7 @@ def main() -> None:
     for name, merits in parts.items():
         print(name, {scenario: round(merit, 3) for scenario, merit in merits.items()}, flush=True)
     if options.write:
-        write("multipliers", report(found, parts, costs, known, time.perf_counter() - begin))
+        write("multipliers", report(found, parts, costs, everything, time.perf_counter() - begin))
 
 
 if __name__ == "__main__":

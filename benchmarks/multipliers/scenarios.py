@@ -166,8 +166,8 @@ class Wave(nn.Module):
         return self.body(x[:, None]).squeeze(1)
 
 
-def physics(seed: int) -> Training:
-    """0.25 u'' + u' = 1 on (0, 1), a boundary layer, with u(0) = u(1) = 0 as two equalities of the parameters alone."""
+def physics(seed: int, width: float) -> Training:
+    """width u'' + u' = 1 on (0, 1), with u(0) = u(1) = 0 as two equalities of the parameters alone."""
     torch.manual_seed(seed)
     model, ends = Wave(), torch.tensor([0.0, 1.0])
 
@@ -176,7 +176,7 @@ def physics(seed: int) -> Training:
         u = model(x)
         (slope,) = torch.autograd.grad(u.sum(), x, create_graph=True)
         (bend,) = torch.autograd.grad(slope.sum(), x, create_graph=True)
-        return (0.25 * bend + slope - 1) ** 2
+        return (width * bend + slope - 1) ** 2
 
     def points() -> Iterator[Tensor]:
         generator = torch.Generator().manual_seed(seed)
@@ -273,7 +273,8 @@ def scenarios(data: Path | None) -> dict[str, Scenario]:
         "adult": Scenario(
             "Adult, 64-32, a loss gap of 0.005", partial(classifier, name="adult-gap-64-32", data=data), 2500, 3e-3
         ),
-        "physics": Scenario("a boundary layer, two equalities", physics, 1500, 3e-3),
+        "physics": Scenario("a wide boundary layer, two equalities", partial(physics, width=0.25), 1500, 3e-3),
+        "layer": Scenario("a thin boundary layer, two equalities", partial(physics, width=0.05), 1500, 3e-3),
         "cart": Scenario("policy gradient with a budget of energy", cart, 400, 1e-2),
         "five": Scenario("five bounds that fight", five, 2500, 1e-2),
     }

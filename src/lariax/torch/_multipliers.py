@@ -72,7 +72,6 @@ class Multipliers:
         self._told: dict[str, Any] = {}  # values from `update` that the next call takes in
         self._by_update: set[str] = set()
         self._joined = False
-        self._bounds: dict[str, Any] = {}
 
     # --- a call
 
@@ -94,13 +93,13 @@ class Multipliers:
         seen = {name: self._seen(name, given) for name, given in values.items()}
         total = losses if losses.ndim == 0 else losses.mean()
         for name, each in seen.items():
-            weight = self.core[name]
+            weight, bound = self.core[name], self.core.bounds[name]
             if isinstance(weight, float):
                 if weight:
-                    total = total + weight * (each.slope - self._bound(name, each.slope))
+                    total = torch.add(total, each.slope, alpha=weight) - weight * bound
             else:
-                weights = torch.as_tensor(weight, dtype=each.slope.dtype, device=each.slope.device)
-                total = total + (weights.reshape(each.slope.shape) * (each.slope - self._bound(name, each.slope))).sum()
+                weights = torch.as_tensor(weight.reshape(-1), dtype=each.slope.dtype, device=each.slope.device)
+                total = total + torch.dot(weights, each.slope.reshape(-1)) - float(np.sum(weight * bound))
         self._joined = True
         self._send(losses, seen, self._look(losses, seen, shared))
         return total
@@ -188,14 +187,6 @@ class Multipliers:
         variance, mean = torch.var_mean(value.detach(), dim=0)
         return Seen(mean, variance / len(value), slope.mean(dim=0), slope)
 
-    def _bound(self, name: str, like: Tensor) -> Any:
-        bound: Any = self.core.constraints[name].bound
-        if isinstance(bound, int | float):
-            return bound
-        if name not in self._bounds or self._bounds[name].device != like.device:
-            self._bounds[name] = torch.as_tensor(bound, dtype=like.dtype, device=like.device)
-        return self._bounds[name]
-
     def _look(self, losses: Tensor, seen: dict[str, Seen], shared: Any) -> dict[str, list[Tensor]]:
         """Products of gradients of two halves and squares of those of the whole, of the objective and of each name."""
         call = self.core.calls + 1
@@ -271,7 +262,7 @@ class Multipliers:
             mean, variance = numbers[2 * i + 1 : 2 * i + 3]
             if shape:
                 mean = np.asarray(mean, float).reshape(shape)
-                variance = np.broadcast_to(np.asarray(variance, float).reshape(-1), (mean.size,)).reshape(shape)
+                variance = np.asarray(variance, float).reshape(shape) if np.ndim(variance) else np.full(shape, variance)
             values[name] = (mean, variance)
         told, self._told = self._told, {}
         self.core.advance({**values, **{name: (pair[0], pair[1]) for name, pair in told.items()}}, spread)

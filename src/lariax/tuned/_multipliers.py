@@ -90,7 +90,7 @@ class Multipliers:
         self.calls = 0
         self._pressures: dict[str, Pressure] = {}
         self._sizes: dict[str, Sizes] = {name: unseen() for name in constraints}
-        self._bounds = {name: _plain(np.asarray(c.bound, float)) for name, c in self.constraints.items()}
+        self.bounds = {name: _plain(np.asarray(c.bound, float)) for name, c in self.constraints.items()}
         self._at_limit = dict.fromkeys(constraints, 0)
         self._said: set[str] = set()
 
@@ -131,14 +131,14 @@ class Multipliers:
                 continue
             mean, variance = given
             if old is None:
-                bound = self._bounds[name]
+                bound = self.bounds[name]
                 if not isinstance(bound, float) and np.shape(bound) != np.shape(mean):
                     raise ValueError(
                         f"constraint {name!r} has values of shape {np.shape(mean)}, but its bound has shape "
                         f"{np.shape(bound)}. Give one bound for all entries, or one for each."
                     )
                 old = relaxed(mean)._replace(calls=float(self.calls - 1))
-            residual = constraint.sign * (mean - self._bounds[name])
+            residual = constraint.sign * (mean - self.bounds[name])
             own = variance if isinstance(variance, float) else float(np.mean(variance))
             sizes = self._sizes[name] = spread(host, self._sizes[name], old.count, noise, own)
             new = pressed(host, old, constraint.inequality, residual, variance, self._steps, limit_of(host, sizes))
@@ -180,7 +180,7 @@ class Multipliers:
                 found[name] = Estimate(math.nan, math.nan, math.nan)
                 continue
             numbers = (
-                constraint.sign * state.level + self._bounds[name],
+                constraint.sign * state.level + self.bounds[name],
                 constraint.sign * state.slope,
                 np.sqrt(state.noise / np.maximum(1.0, np.minimum(state.count, 10 + 0.05 * state.count))),
             )
