@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import lariax as lx
-from lariax.loop._archive import DIGEST, MAGIC, PREFIX
+from lariax.loop._archive import DIGEST, MAGIC, PREFIX, VERSION
 from lariax.loop._budget import Budget
 from lariax.loop._resume import _drive, restored
 from lariax.loop._saved import saved_in
@@ -105,7 +105,7 @@ def file(tmp_path_factory):
 
 def sealed(header, data):
     text = json.dumps(header).encode()
-    body = MAGIC + PREFIX.pack(1, len(text)) + text + data
+    body = MAGIC + PREFIX.pack(VERSION, len(text)) + text + data
     return body + hashlib.sha256(body).digest()
 
 
@@ -196,7 +196,7 @@ class TestCheckpoints:
         header, arrays = parts(file)
         text = json.dumps(header).replace('"content": {', '"content": ' + '{"list": [' * 20_000 + "{", 1)
         body = text.encode()
-        body = MAGIC + PREFIX.pack(1, len(body)) + body + arrays
+        body = MAGIC + PREFIX.pack(VERSION, len(body)) + body + arrays
         with pytest.raises(lx.CheckpointError, match="makes no sense"):
             saved_in(body + hashlib.sha256(body).digest())
 

@@ -151,7 +151,7 @@ class TrackedLagrangian(AbstractMethod):
 
     wants_slacks: ClassVar[bool] = False
     smallest_batch: ClassVar[int] = 2
-    start_samples: ClassVar[int] = 64
+    start_samples: ClassVar[int] = 16
     refresh_samples: ClassVar[int] = 64
     has_measurements: ClassVar[bool] = True
     copies: ClassVar[int] = 1

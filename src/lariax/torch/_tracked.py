@@ -79,7 +79,7 @@ from lariax.torch._tuned import (
 )
 from lariax.tuned import host as _host
 
-START_ROWS = 64  # rows that the start wants to see
+START_ROWS = 16  # rows that the start wants to see
 REFRESH_ROWS = 64  # rows that a refresh looks back on
 
 
