@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -21,6 +22,7 @@ from lariax.loop._result import Continuation, Result, outcome
 from lariax.loop._run import Records, Run, advance, conclude, finite_next
 from lariax.loop._start import Start, explaining_memory
 from lariax.loop._verdict import Verdict, has_kinks, judged
+from lariax.methods import Diagnosis
 from lariax.problem import Linear, LinearSystem, Problem, warn
 
 
@@ -247,9 +249,14 @@ class Drive:
         history = ledger.history()
         violations = np.asarray(history["feasibility"]) if "feasibility" in history else np.zeros(0)
         key = Randomness.VERDICTS.of(run.key)
-        return judged(start.oracle, start.method, run.state, x, violations, key)
+        return judged(start.oracle, self._diagnosis, x, violations, key)
 
-    def _diagnosis(self) -> list[str]:
+    @cached_property
+    def _diagnosis(self) -> Diagnosis:
+        start, run = self.start, self.position.run
+        return start.method.diagnose(start.oracle, run.state, run.iteration)
+
+    def _bad_sample(self) -> list[str]:
         """Whether it was not the iterates but a sample."""
         start, run = self.start, self.position.run
         beat, next_one = start.settings.rhythm, self.position.iteration + 1
@@ -270,11 +277,11 @@ class Drive:
     def _remarks(self, status: str, x: PyTree[Array]) -> tuple[str, ...]:
         remarks = []
         if status == "diverged":
-            remarks += self._diagnosis()
+            remarks += self._bad_sample()
         start, run = self.start, self.position.run
-        remark = start.method.remark(run.state, run.iteration)
-        if remark and has_kinks(start.oracle, start.method, run.state, x, Randomness.VERDICTS.of(run.key)):
-            remarks.append(remark)
+        known = self._diagnosis
+        if known.remark and has_kinks(start.oracle, known, x, Randomness.VERDICTS.of(run.key)):
+            remarks.append(known.remark)
         if self.failure is not None:
             remarks.append(_words(self.failure))
         if self.keeper and self.keeper.error:

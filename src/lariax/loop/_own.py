@@ -11,10 +11,8 @@ from lariax.loop._budget import is_number
 from lariax.loop._feed import Feeder
 from lariax.loop._randomness import Randomness
 from lariax.loop._run import Rhythm, rhythm
-from lariax.loop._start import in_precision
-from lariax.methods import AbstractMethod, State
+from lariax.methods import AbstractMethod, State, fitted
 from lariax.oracle import Batch, Oracle, as_point
-from lariax.oracle import bind as bind_oracle
 from lariax.problem import Problem, as_key
 
 
@@ -91,7 +89,5 @@ def bind(problem: Problem, x0: PyTree, method: AbstractMethod, batch_size: int =
         raise ValueError("a Stream is fed by lx.solve, not by lx.bind. Use lx.solve, or a lx.Dataset of its rows.")
     x = as_point(problem, x0)
     structures = Feeder(problem.sources, None).structures()
-    size = max(int(batch_size), method.smallest_batch)
-    oracle = bind_oracle(problem, x, structures, batch_size=size, copies=method.copies, has_slacks=method.wants_slacks)
-    method = in_precision(method.prepare(oracle, x), oracle.dtype)
+    oracle, method, _ = fitted(problem, x, structures, method, int(batch_size))
     return Bound(oracle, method, as_key(seed), x, rhythm(oracle, method, structures))

@@ -25,9 +25,9 @@ from lariax.loop._progress import ProgressBar
 from lariax.loop._result import Result
 from lariax.loop._run import Run, begin_traced, rhythm
 from lariax.loop._saved import Plan, Saved, Shaped, pieces_of, saved_in
-from lariax.loop._start import DIVERGED, OUTPUTS, Start, in_precision, last_iteration
-from lariax.methods import AbstractMethod
-from lariax.oracle import Oracle, bind
+from lariax.loop._start import DIVERGED, OUTPUTS, Start, last_iteration
+from lariax.methods import AbstractMethod, in_precision, oracle_for, prepared
+from lariax.oracle import Oracle
 from lariax.problem import Problem, Stream, describe_shape, first_nonfinite, warn
 
 
@@ -154,10 +154,10 @@ def restored(
     oracle = _bound(problem, x, samples, settings.batch_size, found)
     if method is not None:
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), x)
-        prepared = in_precision(method.prepare(oracle, zeros), oracle.dtype)
-        if isinstance(plan.method, AbstractMethod) and not eqx.tree_equal(prepared, in_precision(found, oracle.dtype)):
+        given = prepared(method, oracle, zeros, None)
+        if isinstance(plan.method, AbstractMethod) and not eqx.tree_equal(given, in_precision(found, oracle.dtype)):
             raise CheckpointError("a resumed run keeps its method. Leave method= out, or start a new run.")
-        found = prepared
+        found = given
     found = in_precision(found, oracle.dtype)
     _check_problem(plan, oracle, x, samples)
     beat = rhythm(oracle, found, samples)
@@ -176,14 +176,7 @@ def _bound(
     problem: Problem, x: PyTree, samples: tuple[PyTree | None, ...], batch_size: int, method: AbstractMethod
 ) -> Oracle:
     try:
-        return bind(
-            problem,
-            x,
-            samples,
-            batch_size=batch_size,
-            copies=method.copies,
-            has_slacks=method.wants_slacks,
-        )
+        return oracle_for(method, problem, x, samples, batch_size)
     except Exception as error:
         raise CheckpointError(
             f"the functions of this problem do not take the x of this run, {describe_shape(x)} ({error}). Give the "

@@ -68,7 +68,7 @@ class Records(NamedTuple):
 
 def rhythm(oracle: Oracle, method: AbstractMethod, structures: tuple[PyTree | None, ...]) -> Rhythm:
     """As many places a block as fit `BLOCK_BYTES`, a power of two. `structures`: one sample of each source."""
-    size = 0
+    size, needs = 0, method.needs
     for i, source in enumerate(oracle.sources):
         if source is None:
             continue
@@ -78,8 +78,8 @@ def rhythm(oracle: Oracle, method: AbstractMethod, structures: tuple[PyTree | No
         else:
             size += _bytes(jax.eval_shape(lambda s=source, n=count: s.draw(jax.random.key(0), jnp.arange(1), n)))
     block = _power_of_two(min(LONGEST_BLOCK, BLOCK_BYTES // max(size, 1)))
-    start = min(block, -(-method.start_samples // oracle.batch_size))
-    window = method.refresh_samples and min(block, _power_of_two(method.refresh_samples // oracle.batch_size))
+    start = min(block, -(-needs.start_samples // oracle.batch_size))
+    window = needs.refresh_samples and min(block, _power_of_two(needs.refresh_samples // oracle.batch_size))
     return Rhythm(block, start, window)
 
 
@@ -162,8 +162,10 @@ def advance(
     with counting() as per_iteration:
         step = jax.make_jaxpr(lambda state: method.step(oracle, state, jnp.ones((), oracle.dtype), batches.first))
         traced = step(run.state).jaxpr
+    interval_at = method.needs.measuring_interval
     with counting() as per_measurement:
-        jax.eval_shape(lambda: method.measuring_step(oracle, run.state, jnp.ones((), oracle.dtype), batches.first))
+        if interval_at is not None:
+            jax.eval_shape(lambda: method.measuring_step(oracle, run.state, jnp.ones((), oracle.dtype), batches.first))
     with counting() as per_refresh:
         if rhythm.window:
             jax.eval_shape(lambda: method.refresh(oracle, run.state, batches, run.key))
@@ -221,12 +223,12 @@ def advance(
         def iterated(state: State, first: Array, last: Array) -> tuple[State, Array]:
             """Iterations first .. last, and how many of them measured. These are apart from the loop over the others,
             for which a choice in every iteration would cost as much as what it chooses."""
-            if not method.has_measurements:
+            if interval_at is None:
                 return unpacked(jax.lax.fori_loop(first, last + 1, iterate, packed(state))), jnp.int32(0)
 
             def until_measured(carry: tuple[Array, Array, State]) -> tuple[Array, Array, State]:
                 k, count, state = carry
-                interval = method.interval(k)
+                interval = interval_at(k)
                 at = -(-k // interval) * interval
                 state = unpacked(jax.lax.fori_loop(k, jnp.minimum(at, last + 1), iterate, packed(state)))
                 state = jax.lax.cond(at <= last, lambda: measure(at, state), lambda: state)
@@ -242,7 +244,7 @@ def advance(
             state, measurements = iterated(run.state, run.iteration + 1, end)
             evaluations = records.evaluations + round(sum(per_iteration)) * (end - run.iteration - measurements)
             evaluations += round(sum(per_measurement)) * measurements
-            evaluations += method.counted(state) - method.counted(run.state)
+            evaluations += _extra_evaluations(state) - _extra_evaluations(run.state)
             run = run._replace(iteration=end, state=state)
             if rhythm.window:
                 evaluations += jnp.where(end == run.next_refresh, rhythm.window * round(sum(per_refresh)), 0)
@@ -290,6 +292,10 @@ def _conclude(oracle: Oracle, method: AbstractMethod, run: Run) -> tuple[PyTree,
     else:
         answer = run.picked
     return oracle.x_of(answer.point), oracle.named_multipliers(answer.multipliers)
+
+
+def _extra_evaluations(state: State) -> Any:
+    return getattr(state, "extra_evaluations", 0)
 
 
 def _is_number(leaf: Array) -> bool:

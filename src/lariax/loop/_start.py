@@ -6,8 +6,6 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, PyTree
 
 from lariax.loop._budget import Budget, is_number
@@ -15,8 +13,8 @@ from lariax.loop._feed import Feeder
 from lariax.loop._looks import Looks
 from lariax.loop._result import Result, Settings
 from lariax.loop._run import Run, begin, begin_traced, rhythm
-from lariax.methods import AbstractMethod, TangentNormal, TrackedLagrangian
-from lariax.oracle import Oracle, as_point, bind
+from lariax.methods import AbstractMethod, fitted, oracle_for, prepared
+from lariax.oracle import Oracle, as_point
 from lariax.problem import Problem, as_key
 
 OUTPUTS = ("last", "random", "best")
@@ -55,20 +53,11 @@ def fresh(
     if not isinstance(output, str) or output not in OUTPUTS:
         raise ValueError(f"output must be one of {', '.join(map(repr, OUTPUTS))}, found {output!r}.")
     x = as_point(problem, x0)
-    method, choice = _choose(method, problem)
-    method = method.told(budget.iterations)
     feeder = Feeder(problem.sources, budget.seconds)
     structures = feeder.structures()
-    wanted, batch_size = int(batch_size), max(int(batch_size), method.smallest_batch)
-    oracle = bind(problem, x, structures, batch_size=batch_size, copies=method.copies, has_slacks=method.wants_slacks)
-    if choice:
-        method, choice = _reconsidered(method, choice, oracle)
-    method = in_precision(method.prepare(oracle, x), oracle.dtype)
+    oracle, method, choice = fitted(problem, x, structures, method, int(batch_size), budget.iterations)
     beat = rhythm(oracle, method, structures)
     _check_draws(budget, beat.start * oracle.draws_per_iteration, oracle, method)
-    if batch_size != wanted and oracle.draws_per_iteration:
-        remark = f"Batches are of {batch_size} samples, the fewest that {type(method).__name__} takes."
-        choice = f"{choice} {remark}".lstrip()
     fed = feeder.start(beat.start, beat.block, oracle.sample_counts)
     key = as_key(seed)
     traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((x, key, method, oracle)))
@@ -78,7 +67,7 @@ def fresh(
     if not traced:
         _check_finite(finite)
         evaluations = int(evaluations)
-    settings = Settings(batch_size, output, beat)
+    settings = Settings(oracle.batch_size, output, beat)
     return Start(oracle, method, run, settings, feeder, evaluations, traced, choice, earlier=None)
 
 
@@ -91,23 +80,16 @@ def continued(
     if earlier.status == "diverged":
         raise ValueError(DIVERGED)
     settings = before.settings
-    if batch_size is not None and max(int(batch_size), before.method.smallest_batch) != settings.batch_size:
+    if batch_size is not None and max(int(batch_size), before.method.needs.smallest_batch) != settings.batch_size:
         raise ValueError(_keeps("batch_size", settings.batch_size, batch_size))
     if output not in (None, settings.output):
         raise ValueError(_keeps("output", settings.output, output))
-    oracle = bind(
-        problem,
-        earlier.x,
-        before.feeder.structures(),
-        batch_size=before.settings.batch_size,
-        copies=before.method.copies,
-        has_slacks=before.method.wants_slacks,
-    )
+    oracle = oracle_for(before.method, problem, earlier.x, before.feeder.structures(), settings.batch_size)
     if seed is not None and not eqx.tree_equal(jax.random.key_data(as_key(seed)), jax.random.key_data(before.run.key)):
         raise ValueError("a continued run keeps its seed. Start a new run from result.x to change it.")
     if not isinstance(method, str):
-        given = _choose(method, problem)[0].told(getattr(before.method, "steps", None))
-        if not eqx.tree_equal(in_precision(given.prepare(oracle, earlier.x), oracle.dtype), before.method):
+        given = prepared(method, oracle, earlier.x, getattr(before.method, "steps", None))
+        if not eqx.tree_equal(given, before.method):
             raise ValueError("a continued run keeps its method. Start a new run from result.x to change it.")
     if (oracle.blocks, oracle.coordinates) != (before.oracle.blocks, before.oracle.coordinates):
         raise ValueError(
@@ -144,42 +126,6 @@ def _keeps(name: str, kept: Any, found: Any) -> str:
 
 def _lengths(oracle: Oracle) -> dict[str, int]:
     return {block.name: block.size for block in oracle.blocks}
-
-
-def _choose(method: Any, problem: Problem) -> tuple[AbstractMethod, str]:
-    """The method, and a word on the choice if it was ours."""
-    if isinstance(method, AbstractMethod):
-        return method, ""
-    if not (isinstance(method, str) and method == "auto"):
-        raise TypeError(f'method must be "auto" or a method such as lx.TrackedLagrangian(), found {method!r}.')
-    if not problem.constraints:
-        return TrackedLagrangian(), _took("there are no constraints, and its momentum tunes itself")
-    misfit = TangentNormal.unfit(problem)
-    if misfit is None:
-        return TangentNormal(), _took("all constraints are deterministic, and it keeps to them", "TangentNormal")
-    return TrackedLagrangian(), _took(f"{misfit}, and it is unbiased without a step size or penalty to choose")
-
-
-def _reconsidered(method: AbstractMethod, choice: str, oracle: Oracle) -> tuple[AbstractMethod, str]:
-    """Our choice, now that the number of rows is known. (Both methods need the same oracle.)"""
-    if isinstance(method, TangentNormal) and method.has_many_rows(oracle):
-        why = f"{oracle.rows:,} constraint rows on {oracle.dimension:,} entries of x are many for TangentNormal"
-        return TrackedLagrangian(), _took(why)
-    return method, choice
-
-
-def _took(why: str, name: str = "TrackedLagrangian") -> str:
-    return f'method="auto" took {name}: {why}.'
-
-
-def in_precision(method: AbstractMethod, dtype: Any) -> AbstractMethod:
-    """Hyperparameters as arrays: they are traced, so other values do not compile again."""
-
-    def convert(leaf: Any) -> Any:
-        numeric = isinstance(leaf, float | int | np.ndarray | np.generic | jax.Array) and not isinstance(leaf, bool)
-        return jnp.asarray(leaf, dtype) if numeric else leaf
-
-    return jax.tree.map(convert, method)
 
 
 def last_iteration(start: Start, budget: Budget, first: int, taken: int, looks: Looks | None) -> int | None:

@@ -1,6 +1,6 @@
 """Algorithm 2 of Alacaoglu & Wright: a linearised quadratic penalty method with variance reduction."""
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 from jaxtyping import Array, Float, PyTree
@@ -13,7 +13,7 @@ from lariax.formulas import (
     penalty_lipschitz,
     storm,
 )
-from lariax.methods._base import AbstractScheduledMethod, Answer, check_pairs, check_positive
+from lariax.methods._base import AbstractMethod, Answer, Needs, check_pairs, check_positive
 from lariax.oracle import Batch, Oracle, Vector
 
 
@@ -33,7 +33,7 @@ class PenaltyState(NamedTuple):
     constraints: Float[Array, " m"]  # an estimate of c at x_k, for the multiplier alone
 
 
-class QuadraticPenalty(AbstractScheduledMethod):
+class QuadraticPenalty(AbstractMethod):
     """Algorithm 2: one proximal step an iteration on f + (rho_k / 2) ||c||^2, with a STORM estimate of its gradient.
 
         x_{k+1} = P_X(x_k - eta_k g_k)
@@ -73,8 +73,6 @@ class QuadraticPenalty(AbstractScheduledMethod):
     pairs: bool = eqx.field(static=True, default=False)
     exponents: Exponents | None = eqx.field(static=True, default=None)
 
-    wants_slacks: ClassVar[bool] = True
-
     def __check_init__(self) -> None:
         check_positive("step_size", self.step_size)
         check_positive("penalty", self.penalty)
@@ -108,10 +106,10 @@ class QuadraticPenalty(AbstractScheduledMethod):
         return cls(step_size=1 / (9 * lipschitz * penalty), penalty=penalty, pairs=pairs)
 
     @property
-    def copies(self) -> int:
-        return 1 if self.pairs else 2
+    def needs(self) -> Needs:
+        return Needs(slacks=True, copies=1 if self.pairs else 2)
 
-    def prepare(self, oracle: Oracle, x: PyTree[Array]) -> "QuadraticPenalty":
+    def prepare(self, oracle: Oracle, x: PyTree[Array], iterations: int | None = None) -> "QuadraticPenalty":
         check_pairs(self, oracle)
         return self
 
