@@ -329,7 +329,7 @@ class TestPrecision:
         assert result.x.dtype == result.multipliers["c"].dtype == jnp.float32
         double = lx.solve(wells, Wells.x0, method, iterations=300)
         np.testing.assert_allclose(result.x, double.x, atol=2e-4)
-        leaves = jax.tree.leaves((result.continuation.run.state, result.history["objective"]))
+        leaves = jax.tree.leaves((result.continuation.loop.state, result.history["objective"]))
         assert {leaf.dtype for leaf in leaves} == {jnp.dtype(jnp.float32)}
 
     def test_without_x64(self):
@@ -423,7 +423,7 @@ class TestMeasuringSteps:
     def test_come_when_due_wherever_the_run_is_cut(self, options, first):
         part = lx.solve(self.problem, jnp.zeros(2), self.Diary(), iterations=first, batch_size=1, **options)
         result = lx.solve(self.problem, part, iterations=30 - first) if first < 30 else part
-        pages = result.continuation.run.state[0]
+        pages = result.continuation.loop.state[0]
         np.testing.assert_array_equal(pages[:31], [0, 2, 2, 2, 2, *[1, 1, 1, 2] * 6, 1, 1])
 
     def test_count_what_they_look_at(self):

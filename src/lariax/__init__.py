@@ -5,7 +5,18 @@ from typing import TYPE_CHECKING, Any
 
 from lariax import prox, sets
 from lariax.certificate import Certificate, certify
-from lariax.loop import STATUSES, Checkpoint, CheckpointError, History, Result, Snapshot, bind, minimize, resume, solve
+from lariax.loop import (
+    STATUSES,
+    Checkpoint,
+    CheckpointError,
+    History,
+    Result,
+    Snapshot,
+    bind,
+    plot_by,
+    resume,
+    solve,
+)
 from lariax.methods import (
     AbstractMethod,
     AbstractScheduledMethod,
@@ -34,6 +45,7 @@ from lariax.problem import (
     Stratified,
     Stream,
 )
+from lariax.scipy import minimize
 from lariax.tuned import Multipliers
 
 if TYPE_CHECKING:
@@ -93,3 +105,6 @@ def __getattr__(name: str) -> Any:
     if name in _ON_DEMAND:
         return importlib.import_module(f"lariax.{name}")
     raise AttributeError(f"module 'lariax' has no attribute {name!r}")
+
+
+plot_by(lambda result, against: importlib.import_module("lariax.report").plot(result, against))

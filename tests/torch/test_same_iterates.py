@@ -77,7 +77,7 @@ CONSTRAINTS = {
 
 
 def samples_of(result, places):
-    oracle, key = result.continuation.oracle, result.continuation.run.key
+    oracle, key = result.continuation.oracle, result.continuation.loop.key
     tickets = oracle.draw(key, jnp.arange(places), (None,))
     return [
         torch.tensor(np.asarray(oracle.fetch(jax.tree.map(lambda t, i=i: t[i], tickets)).samples[0]))

@@ -1,6 +1,6 @@
 """Algorithm 2 of Alacaoglu & Wright with dual updates (their first extension)."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -67,11 +67,31 @@ class DualPenalty(AbstractMethod):
 
     @classmethod
     def from_constants(
-        cls, *, penalty: float, dual_step: float = 1.0, pairs: bool = False, **constants: Any
+        cls,
+        *,
+        penalty: float,
+        constraints: int,
+        gradient_lipschitz: float,
+        constraint_bound: float,
+        constraint_lipschitz: float,
+        constraint_gradient_bound: float,
+        constraint_gradient_lipschitz: float,
+        dual_step: float = 1.0,
+        multiplier_norm: float = 0.0,
+        pairs: bool = False,
     ) -> "DualPenalty":
         """The parameters of the theorem: step_size = 1 / (9 L~ penalty), L~ of `formulas.dual_penalty_lipschitz`."""
         check_theory_penalty(penalty)
-        lipschitz = dual_penalty_lipschitz(dual_step=dual_step, **constants)
+        lipschitz = dual_penalty_lipschitz(
+            constraints=constraints,
+            gradient_lipschitz=gradient_lipschitz,
+            constraint_bound=constraint_bound,
+            constraint_lipschitz=constraint_lipschitz,
+            constraint_gradient_bound=constraint_gradient_bound,
+            constraint_gradient_lipschitz=constraint_gradient_lipschitz,
+            dual_step=dual_step,
+            multiplier_norm=multiplier_norm,
+        )
         return cls(step_size=1 / (9 * lipschitz * penalty), penalty=penalty, dual_step=dual_step, pairs=pairs)
 
     @property

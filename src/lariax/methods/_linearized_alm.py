@@ -31,8 +31,8 @@ class LinearizedALM(AbstractMethod):
 
         rho = Lf / ||A||^2,   eta_k = (1/2) / (Lf + rho ||A||^2) (k + 1)^(-1/3),   alpha_k = min(1, 4 (Lf eta_k)^2).
 
-    `LinearizedALM.theory` has the constants of the proof. They are not for use: with Lf = ||A|| = delta = 1 its first
-    step is 2.8e-25 long, and in double precision a run does not move.
+    `LinearizedALM.from_constants` has the constants of the proof. They are not for use: with Lf = ||A|| = delta = 1 its
+    first step is 2.8e-25 long, and in double precision a run does not move.
 
     The theorem is for x unrestricted. A set or a regulariser is handled by a proximal step in the first line, which is
     beyond it: sound as a method (its fixed points are the stationary points), without a rate.
@@ -70,7 +70,7 @@ class LinearizedALM(AbstractMethod):
             check_positive(name, getattr(self, name))
 
     @classmethod
-    def theory(
+    def from_constants(
         cls,
         *,
         lipschitz: float,

@@ -9,7 +9,8 @@ from jaxtyping import Array, Float, PyTree
 
 from lariax.methods import AbstractMethod, Answer, Needs
 from lariax.oracle import Batch, Oracle, Vector
-from lariax.rivals._common import Averaged, InnerLoop, check_all_positive, check_constrained, check_count
+from lariax.rivals._common import Averaged, InnerLoop, check_all_positive, check_constrained
+from lariax.utils import check_count
 
 
 class ExtrapolationState(NamedTuple):

@@ -10,7 +10,8 @@ from jaxtyping import Array, Float, PyTree
 from lariax.formulas import storm
 from lariax.methods import AbstractMethod, Answer, Needs
 from lariax.oracle import Batch, Oracle, Vector, occasionally
-from lariax.rivals._common import check_all_positive, check_count, check_deterministic, decayed
+from lariax.rivals._common import check_all_positive, check_deterministic, decayed
+from lariax.utils import check_count
 
 
 class MomentumState(NamedTuple):

@@ -9,7 +9,8 @@ from jaxtyping import Array, Float, PyTree
 
 from lariax.methods import AbstractMethod, Answer, Needs, linear_system
 from lariax.oracle import Batch, Oracle, Vector, occasionally
-from lariax.rivals._common import InnerLoop, check_all_positive, check_count
+from lariax.rivals._common import InnerLoop, check_all_positive
+from lariax.utils import check_count
 
 
 class SpiderState(NamedTuple):

@@ -9,8 +9,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from lariax.certificate import RelativeTolerance, Tolerance
-from lariax.loop._result import Result
-from lariax.loop._solve import solve
+from lariax.loop import Result, solve
 from lariax.methods import AbstractMethod
 from lariax.problem import AbstractConstraint, AbstractSource, AtLeast, AtMost, Equal, Linear, Problem
 from lariax.sets import AbstractSet, Box
