@@ -9,6 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import lariax as lx
@@ -241,6 +242,15 @@ class TestAnotherProblem:
     def test_another_method_is_refused(self, run, wells):
         with pytest.raises(lx.CheckpointError, match="keeps its method"):
             lx.resume(run, wells, method=lx.QuadraticPenalty(step_size=0.01))
+
+    def test_a_method_that_a_file_cannot_hold_is_given_again(self, wells, tmp_path):
+        """And is prepared as it was: the multipliers of `lx.Optax` look ahead to the end of the first run."""
+        method, options = lx.Optax(optax.sgd(0.01)), {"iterations": 60, "batch_size": 2, "record_every": 10}
+        whole = lx.solve(wells, Wells.x0, method, **options)
+        lx.solve(wells, Wells.x0, method, **options, checkpoint=tmp_path, callback=stop_after(20))
+        with pytest.raises(lx.CheckpointError, match="pass method="):
+            lx.resume(tmp_path, wells)
+        same(lx.resume(tmp_path, wells, method=method), whole)
 
 
 class TestFolder:

@@ -13,7 +13,6 @@ import numpy as np
 from jaxtyping import PyTree
 
 from lariax.checkpoint import (
-    DTYPES,
     CheckpointError,
     Folder,
     Unknown,
@@ -32,7 +31,7 @@ from lariax.loop._drive import Drive, Snapshot
 from lariax.loop._feed import Feeder
 from lariax.loop._progress import ProgressBar
 from lariax.loop._result import Result
-from lariax.loop._saved import Saved, SavedSetup, Shaped, keeper_in, saved_in
+from lariax.loop._saved import Saved, SavedSetup, keeper_in, saved_in
 from lariax.loop._state import OUTPUTS, RunState, Setup
 from lariax.methods import AbstractMethod, in_precision, oracle_for, prepared
 from lariax.oracle import Oracle
@@ -220,26 +219,20 @@ def _lengths(table: Any) -> Iterator[int]:
 
 def _like_x(known: SavedSetup, x0: PyTree | None) -> PyTree:
     """The structure of x, with a shape and a type in the place of every array."""
-    if x0 is None and known.x is None:
+    if x0 is not None:
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.asarray(leaf).dtype), x0)
+    if known.x is None:
         raise CheckpointError(
             "x is of a structure that a file cannot hold (classes of your own). Pass x0=, anything of that structure."
         )
-    if x0 is not None:
-        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.asarray(leaf).dtype), x0)
-
-    def shaped(leaf: Any) -> jax.ShapeDtypeStruct:
-        if not isinstance(leaf, Shaped) or leaf.dtype not in DTYPES or not all(type(n) is int for n in leaf.shape):
-            raise CheckpointError(f"the checkpoint says that a part of x is {leaf!r}, which is no array.")
-        if leaf.dtype == "float64" and not jax.config.read("jax_enable_x64"):
-            raise CheckpointError(
-                'this run is in float64, and JAX\'s 64-bit mode is off. Say jax.config.update("jax_enable_x64", True).'
-            )
-        return jax.ShapeDtypeStruct(leaf.shape, DTYPES[leaf.dtype])
-
-    try:
-        return jax.tree.map(shaped, known.x, is_leaf=lambda node: isinstance(node, Shaped))
-    except (ValueError, TypeError) as error:
-        raise error if isinstance(error, CheckpointError) else CheckpointError(f"x is no structure: {error}") from error
+    leaves = jax.tree.leaves(known.x)
+    if not all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves):
+        raise CheckpointError("the checkpoint says that a part of x is no array.")
+    if any(leaf.dtype == np.float64 for leaf in leaves) and not jax.config.read("jax_enable_x64"):
+        raise CheckpointError(
+            'this run is in float64, and JAX\'s 64-bit mode is off. Say jax.config.update("jax_enable_x64", True).'
+        )
+    return known.x
 
 
 def _feeder(problem: Problem, place: dict[str, Any], patience: float | None) -> Feeder:

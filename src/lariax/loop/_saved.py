@@ -32,14 +32,6 @@ from lariax.loop._state import RunState, Setup
 from lariax.methods import AbstractMethod
 
 
-@dataclass(frozen=True)
-class Shaped:
-    """In the place of an array."""
-
-    dtype: str
-    shape: tuple
-
-
 @dataclass(frozen=True, eq=False)
 class SavedSetup:
     """A `Setup` as far as a file can hold it, and what is known of the rest."""
@@ -118,7 +110,6 @@ _RECORDS = {
     "run": RunState,
     "saved": Saved,
     "setup": SavedSetup,
-    "shaped": Shaped,
 }
 """Tags are part of the file's format: they stay when a class is renamed or moved."""
 
@@ -142,7 +133,6 @@ def _method_tag(cls: type) -> str:
 
 def described(setup: Setup) -> SavedSetup:
     coordinates, samples = setup.oracle.coordinates, setup.feeder.structures()
-    leaves = [Shaped(d.name, shape) for shape, d in zip(coordinates.shapes, coordinates.dtypes, strict=True)]
     like_x = jax.tree.unflatten(
         coordinates.structure, map(jax.ShapeDtypeStruct, coordinates.shapes, coordinates.dtypes)
     )
@@ -150,7 +140,7 @@ def described(setup: Setup) -> SavedSetup:
         environment=environment(),
         parts=parts_of(setup.oracle, like_x, samples),
         functions=functions_of(setup.oracle, like_x, samples),
-        x=_if_savable(jax.tree.unflatten(coordinates.structure, leaves)),
+        x=_if_savable(like_x),
         method=_if_savable(setup.method),
         batch_size=setup.oracle.batch_size,
         output=setup.output,

@@ -1,6 +1,6 @@
 """Algorithm 2 of Alacaoglu & Wright with dual updates (their first extension)."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, PyTree
 
 from lariax.formulas import Exponents, PenaltySchedule, dual_length, dual_penalty_lipschitz, storm
 from lariax.methods._base import AbstractMethod, Answer, Needs, check_pairs, check_positive
-from lariax.methods._quadratic_penalty import check_theory_penalty, exponents_for
+from lariax.methods._quadratic_penalty import SampleConstants, check_theory_penalty, exponents_for
 from lariax.oracle import Batch, Oracle, Vector
 
 
@@ -70,28 +70,14 @@ class DualPenalty(AbstractMethod):
         cls,
         *,
         penalty: float,
-        constraints: int,
-        gradient_lipschitz: float,
-        constraint_bound: float,
-        constraint_lipschitz: float,
-        constraint_gradient_bound: float,
-        constraint_gradient_lipschitz: float,
         dual_step: float = 1.0,
         multiplier_norm: float = 0.0,
         pairs: bool = False,
+        **constants: Unpack[SampleConstants],
     ) -> "DualPenalty":
         """The parameters of the theorem: step_size = 1 / (9 L~ penalty), L~ of `formulas.dual_penalty_lipschitz`."""
         check_theory_penalty(penalty)
-        lipschitz = dual_penalty_lipschitz(
-            constraints=constraints,
-            gradient_lipschitz=gradient_lipschitz,
-            constraint_bound=constraint_bound,
-            constraint_lipschitz=constraint_lipschitz,
-            constraint_gradient_bound=constraint_gradient_bound,
-            constraint_gradient_lipschitz=constraint_gradient_lipschitz,
-            dual_step=dual_step,
-            multiplier_norm=multiplier_norm,
-        )
+        lipschitz = dual_penalty_lipschitz(dual_step=dual_step, multiplier_norm=multiplier_norm, **constants)
         return cls(step_size=1 / (9 * lipschitz * penalty), penalty=penalty, dual_step=dual_step, pairs=pairs)
 
     @property

@@ -1,6 +1,6 @@
 """Algorithm 2 of Alacaoglu & Wright: a linearised quadratic penalty method with variance reduction."""
 
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict, Unpack
 
 import equinox as eqx
 from jaxtyping import Array, Float, PyTree
@@ -20,6 +20,17 @@ from lariax.oracle import Batch, Oracle, Vector
 def exponents_for(oracle: Oracle) -> Exponents:
     """Case III when a constraint is random, case II when none is."""
     return STOCHASTIC_CONSTRAINTS if oracle.has_random_constraints else DETERMINISTIC_CONSTRAINTS
+
+
+class SampleConstants(TypedDict):
+    """Constants of every single sample of the objective and of every single constraint."""
+
+    constraints: int  # how many
+    gradient_lipschitz: float
+    constraint_bound: float
+    constraint_lipschitz: float
+    constraint_gradient_bound: float
+    constraint_gradient_lipschitz: float
 
 
 def check_theory_penalty(penalty: float) -> None:
@@ -79,30 +90,14 @@ class QuadraticPenalty(AbstractMethod):
 
     @classmethod
     def from_constants(
-        cls,
-        *,
-        penalty: float,
-        constraints: int,
-        gradient_lipschitz: float,
-        constraint_bound: float,
-        constraint_lipschitz: float,
-        constraint_gradient_bound: float,
-        constraint_gradient_lipschitz: float,
-        pairs: bool = False,
+        cls, *, penalty: float, pairs: bool = False, **constants: Unpack[SampleConstants]
     ) -> "QuadraticPenalty":
         """The parameters of the theorems: step_size = 1 / (9 L~ penalty), L~ of `formulas.penalty_lipschitz`.
 
         The theorems want penalty > 1. The steps are safe and small; expect to do better with a step size of your own.
         """
         check_theory_penalty(penalty)
-        lipschitz = penalty_lipschitz(
-            constraints=constraints,
-            gradient_lipschitz=gradient_lipschitz,
-            constraint_bound=constraint_bound,
-            constraint_lipschitz=constraint_lipschitz,
-            constraint_gradient_bound=constraint_gradient_bound,
-            constraint_gradient_lipschitz=constraint_gradient_lipschitz,
-        )
+        lipschitz = penalty_lipschitz(**constants)
         return cls(step_size=1 / (9 * lipschitz * penalty), penalty=penalty, pairs=pairs)
 
     @property
