@@ -15,7 +15,7 @@ from lariax.loop._certifier import Certifier
 from lariax.loop._compiled import begin, begin_traced, block_layout
 from lariax.loop._feed import Feeder
 from lariax.loop._history import Recorded
-from lariax.loop._state import OUTPUTS, RunState, Setup
+from lariax.loop._state import OUTPUTS, RunState, Setup, has_tracers
 from lariax.methods import fitted, oracle_for, prepared
 from lariax.oracle import Oracle, as_point
 from lariax.problem import Problem, as_key
@@ -48,7 +48,7 @@ def from_point(problem: Problem, x0: PyTree, asked: Asked, budget: Budget) -> Ru
     _check_draws(budget, blocks.start * oracle.draws_per_iteration, setup)
     fed = feeder.start(blocks.start, blocks.length, oracle.sample_counts)
     key = as_key(0 if asked.seed is None else asked.seed)
-    traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((x, key, method, oracle)))
+    traced = has_tracers((x, key, method, oracle))
     with explaining_memory():
         loop, finite, evaluations = (begin_traced if traced else begin)(
             oracle, method, x, key, fed, blocks, output == "random"

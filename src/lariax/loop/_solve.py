@@ -98,7 +98,7 @@ def solve(
         else:
             run = from_point(problem, x0, asked, budget)
             taken = run.setup.blocks.start * run.oracle.draws_per_iteration
-        if isinstance(run.loop.iteration, jax.core.Tracer):
+        if run.is_traced:
             watched = progress or tolerance is not None or callback is not None or checkpoint is not None
             return _solve_traced(run, budget, record_every, watched or run.setup.output == "best")
         certifier = certifier_for(run, tolerance, confidence)

@@ -17,6 +17,10 @@ from lariax.oracle import Oracle
 OUTPUTS = ("last", "random", "best")
 
 
+def has_tracers(tree: PyTree) -> bool:
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
+
+
 @dataclass(frozen=True, eq=False)
 class Setup:
     """What stays the same for the whole run, continued and resumed ones included."""
@@ -64,6 +68,11 @@ class RunState:
     @property
     def method(self) -> AbstractMethod:
         return self.setup.method
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether the run is inside jit or vmap."""
+        return has_tracers((self.loop, self.method, self.oracle))
 
     @property
     def draws(self) -> int:
