@@ -109,7 +109,7 @@ class Drive:
         run, stop = self.run, self._next_stop(length)
         fed, blocks, iteration = run.setup.feeder.nothing, run.setup.blocks, run.iteration
         if run.setup.feeder:
-            found = self._fed(blocks.block_of(iteration + 1))
+            found = self._fed(blocks.block_after(iteration))
             if found is None:
                 return self.ended() or "source_ended"
             fed, available = found
@@ -237,7 +237,7 @@ def _bad_samples(run: RunState) -> list[str]:
     setup, next_one = run.setup, run.iteration + 1
     blocks, place, fed = setup.blocks, setup.blocks.place_of(next_one), setup.feeder.nothing
     if setup.feeder:
-        found = setup.feeder.block(blocks.block_of(next_one), blocks.length, setup.oracle.sample_counts)
+        found = setup.feeder.block(blocks.block_after(run.iteration), blocks.length, setup.oracle.sample_counts)
         fed = jax.tree.map(lambda rows: rows[place % blocks.length][None], found[0]) if found else fed
     finite = finite_next(setup.oracle, setup.method, run.loop, jnp.int32(place), fed)
     bad = [what for what, is_finite in finite.items() if not is_finite]
