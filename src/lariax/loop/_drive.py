@@ -172,7 +172,7 @@ class Drive:
     # --- the result
 
     def _result(self, status: str) -> Result:
-        run = replace(self.run, seconds=self.run.seconds + self.budget.elapsed())
+        run = self.run
         x, multipliers = run.conclude()
         known = run.method.diagnose(run.oracle, run.loop.state, run.loop.iteration)
         found: tuple[str, ...] = ()
@@ -189,6 +189,7 @@ class Drive:
             point = run.checks.best if best else point
             if point and (best or status == "stationary"):
                 x, multipliers = point.x, point.multipliers  # those that the certificate vouches for
+        run = replace(run, seconds=run.seconds + self.budget.elapsed())
         return Result(
             x=x,
             multipliers=multipliers,
