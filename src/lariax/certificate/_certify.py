@@ -225,11 +225,11 @@ class _Hearing:
         fitted: Fit | None = None,
     ) -> Certificate:
         z, key = self._place(case)
-        before = 0 if fitted is None or fitted.seen is None or case.exact else fitted.seen.objective.shape[0]
+        before = 0 if fitted is None or fitted.seen is None or case.scope.exact else fitted.seen.objective.shape[0]
         at = levels_for(case.oracle, plan.batches, before + plan.batches, self._confidence, share)
         found = judge(case.oracle, case.feeds, z, y, self._sizes(case, plan, y), key, plan, at, fitted)
         spent = case.draws(plan) * (2 if before else 1)
-        return worded(case, found, y, at, self._ask, notes, fitted is not None, spent, plan)
+        return worded(case.oracle, case.scope, found, y, at, self._ask, notes, fitted is not None, spent, plan)
 
     def _place(self, case: Case) -> tuple[Array, Array]:
         """The point as a vector, and the random numbers: every pass over the same samples has the same ones."""

@@ -190,15 +190,16 @@ def batch_of(feeds: Feeds, key: Key[Array, ""], step: Int[Array, ""], count: int
 
 def shares(
     oracle: Oracle, feeds: Feeds, step: Int[Array, ""], count: int, steps: ArrayLike
-) -> tuple[Float[Array, " n"], tuple[Float[Array, "n 1"], ...]]:
-    """The share of each sample in the batch mean: of the objective, and of each constraint."""
+) -> tuple[Float[Array, " n"], Rows]:
+    """The share of each sample in the batch mean: of the objective, and of the constraints on each source."""
     steps = jnp.asarray(steps, oracle.dtype)
     by_source = [
         jnp.full(1, 1 / steps, oracle.dtype) if feed is None else feed.weights(step, count, steps).astype(oracle.dtype)
         for feed in feeds
     ]
     certain = jnp.full((1, 1), 1 / steps, oracle.dtype)
-    return by_source[0], tuple(certain if b.source is None else by_source[b.source][:, None] for b in oracle.blocks)
+    rows = tuple(certain if source is None else by_source[source][:, None] for source in oracle.layout.sources)
+    return by_source[0], rows
 
 
 def batch_means(
@@ -219,8 +220,7 @@ def batch_means(
     def one_step(step: Int[Array, ""]) -> Means:
         look = oracle.look(z, batch_of(feeds, key, step, plan.count))
         objective, rows = shares(oracle, feeds, step, plan.count, plan.steps)
-        means = [jnp.sum(share * r, axis=0) for share, r in zip(rows, look.residuals, strict=True)]
-        residuals = jnp.concatenate(means) if means else jnp.zeros(0, oracle.dtype)
+        residuals = oracle.sum(rows, look.residuals)
         return Means(jnp.sum(objective * look.objective), residuals, gradient(View(look, objective, rows)))
 
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(one_step, jnp.int32(0)))

@@ -15,7 +15,7 @@ from lariax.certificate._interval import Bounds, Errors, Level, errors, interval
 from lariax.certificate._multipliers import Fit, fit_multipliers
 from lariax.certificate._sizes import Sizes
 from lariax.certificate._spread import Spread, is_large
-from lariax.oracle import Oracle, Vector
+from lariax.oracle import AbstractStructure, Oracle, Vector
 from lariax.prox import Zero
 from lariax.sets import Everything
 
@@ -47,13 +47,13 @@ class Levels(NamedTuple):
     values: Level
 
 
-def levels_for(oracle: Oracle, judged: int, seen: int, confidence: float, share: float = 1.0) -> Levels:
+def levels_for(structure: AbstractStructure, judged: int, seen: int, confidence: float, share: float = 1.0) -> Levels:
     """From so many batches each. What depends on multipliers has a `share` of what may go wrong."""
-    together = np.asarray([block.size for block in oracle.blocks for _ in range(block.size)], float)
-    entries = max(oracle.dimension, oracle.rows)
+    together = structure.layout.entrywise([block.size for block in structure.blocks], float)
+    entries = max(structure.coordinates.size, structure.rows)
     return Levels(
-        level(1 - share * (1 - confidence), judged, entries, together, oracle.dtype),
-        level(confidence, seen, entries, together, oracle.dtype),
+        level(1 - share * (1 - confidence), judged, entries, together, structure.dtype),
+        level(confidence, seen, entries, together, structure.dtype),
     )
 
 
@@ -109,7 +109,7 @@ def means_of(oracle: Oracle, feeds: Feeds, z: Vector, y: Multipliers, key: Key[A
 
 
 def findings(
-    oracle: Oracle,
+    structure: AbstractStructure,
     means: Means,
     z: Vector,
     y: Multipliers,
@@ -118,33 +118,39 @@ def findings(
     fitted: Fit | None = None,
 ) -> Findings:
     """The same from batch means of the objective, the residuals and the gradient of the Lagrangian."""
-    bends = not isinstance(oracle.problem.simple, Everything | Zero)
+    bends = not isinstance(structure.simple, Everything | Zero)
     sampled = means.gradient.batches > 1
     face = fitted.face if fitted is not None and sampled else None
     if sizes is not None:  # of terms that some samples do not show, their sum shows something
         sizes = sizes._replace(entries=jnp.maximum(sizes.entries, jnp.abs(means.gradient.mean)))
-    left = _lefts(oracle, means.gradient, z, at.lengths, bends, sizes, face)
-    step = natural_residual(oracle, means.gradient, z, at.lengths) if bends else None
+    left = _lefts(structure, means.gradient, z, at.lengths, bends, sizes, face)
+    step = natural_residual(structure, means.gradient, z, at.lengths) if bends else None
     seen = means._replace(gradient=None)
     if fitted is not None and fitted.seen is not None and sampled:
         seen = jax.tree.map(lambda *parts: jnp.concatenate(parts), fitted.seen, seen)
-    return _intervals(oracle, means.residuals, seen, z, y, at, left, step, sizes)
+    return _intervals(structure, means.residuals, seen, z, y, at, left, step, sizes)
 
 
 def _lefts(
-    oracle: Oracle, spread: Spread, z: Vector, at: Level, bends: bool, sizes: Sizes | None, face: Face | None
+    structure: AbstractStructure,
+    spread: Spread,
+    z: Vector,
+    at: Level,
+    bends: bool,
+    sizes: Sizes | None,
+    face: Face | None,
 ) -> Errors:
     """Stationarity in the units of the problem and in those of the entries, with and without a face: [face, unit]."""
     units = [jnp.ones((), z.dtype)] + ([] if sizes is None else [_inverse(sizes.entries) / float(np.sqrt(z.size))])
     ways = [(unit, part) for part in range(1 if face is None else 2) for unit in units]
     if is_large(spread.batches, z.size):
-        each = [stationarity(oracle, spread, z, at, bends, unit, face if part else None) for unit, part in ways]
+        each = [stationarity(structure, spread, z, at, bends, unit, face if part else None) for unit, part in ways]
         found = jax.tree.map(lambda *parts: jnp.stack(parts), *each)
     else:  # all of it in one piece of code
         some = jnp.stack([jnp.broadcast_to(unit, z.shape) for unit, _ in ways])
         parts = jnp.asarray([part for _, part in ways], z.dtype)
         found = jax.lax.map(
-            lambda way: stationarity(oracle, spread, z, at, bends, way[0], None if face is None else way[1] * face),
+            lambda way: stationarity(structure, spread, z, at, bends, way[0], None if face is None else way[1] * face),
             (some, parts),
         )
     return jax.tree.map(lambda part: part.reshape(-1, len(units), *part.shape[1:]), found)
@@ -152,10 +158,10 @@ def _lefts(
 
 @eqx.filter_jit
 def stationarity(
-    oracle: Oracle, spread: Spread, z: Vector, at: Level, bends: bool, unit: Array, face: Face | None
+    structure: AbstractStructure, spread: Spread, z: Vector, at: Level, bends: bool, unit: Array, face: Face | None
 ) -> Errors:
     """Of what is left of the gradient; in other units, and without what lies in a face."""
-    cone = to_cone(oracle, z)
+    cone = to_cone(structure, z)
 
     def left(gradient: Vector) -> Vector:
         residual = cone(gradient)
@@ -165,13 +171,13 @@ def stationarity(
 
 
 @eqx.filter_jit
-def natural_residual(oracle: Oracle, spread: Spread, z: Vector, at: Level) -> Errors:
-    return errors(spread, _one_step(oracle, z), at, kinks=True)
+def natural_residual(structure: AbstractStructure, spread: Spread, z: Vector, at: Level) -> Errors:
+    return errors(spread, _one_step(structure, z), at, kinks=True)
 
 
 @eqx.filter_jit
 def _intervals(
-    oracle: Oracle,
+    structure: AbstractStructure,
     judged: Float[Array, "k m"],
     seen: Means,
     z: Vector,
@@ -181,16 +187,16 @@ def _intervals(
     step: Errors | None,
     sizes: Sizes | None,
 ) -> Findings:
-    gaps = _outside(oracle, z, sizes)
+    gaps = _outside(structure, z, sizes)
     whole, *without = [jax.tree.map(lambda part, i=i: part[i], left) for i in range(left.length.shape[0])]
     measured = {"whole": (whole, at.lengths)}
     if without:
         measured["without"] = (without[0], at.lengths)
     if step is not None:
         measured["step"] = (jax.tree.map(lambda part: part[None], step), at.lengths)
-    if oracle.rows:
-        measured["slackness"] = (_slackness(oracle, judged, y, at.lengths, sizes), at.lengths)
-        measured["violation"] = (_violation(oracle, seen.residuals, gaps, at.values, sizes), at.values)
+    if structure.rows:
+        measured["slackness"] = (_slackness(structure, judged, y, at.lengths, sizes), at.lengths)
+        measured["violation"] = (_violation(structure, seen.residuals, gaps, at.values, sizes), at.values)
     found = {"slackness": _exact(0 * gaps), "violation": _exact(gaps)} | _ends(measured)
     stationary = found["whole"]
     if without:  # at the lower end the best multipliers count, whichever they are
@@ -207,15 +213,19 @@ def _intervals(
 
 
 def _violation(
-    oracle: Oracle, residuals: Float[Array, "k m"], gaps: Float[Array, " u"], at: Level, sizes: Sizes | None
+    structure: AbstractStructure,
+    residuals: Float[Array, "k m"],
+    gaps: Float[Array, " u"],
+    at: Level,
+    sizes: Sizes | None,
 ) -> Errors:
     """Of residuals of equalities, excesses over bounds and the distance to the set."""
-    uneven = any(block.inequality for block in oracle.blocks)
-    units = [jnp.ones(oracle.rows, oracle.dtype)] + ([] if sizes is None else [_inverse(sizes.rows)])
+    uneven = structure.has_inequalities
+    units = [jnp.ones(structure.rows, structure.dtype)] + ([] if sizes is None else [_inverse(sizes.rows)])
 
     def seen(unit: Multipliers, gap: Float[Array, ""]) -> Errors:
         def length(r: Multipliers) -> Float[Array, " m+1"]:
-            return jnp.append(unit * jnp.where(oracle.inequality, jnp.maximum(r, 0), r), gap)
+            return jnp.append(unit * jnp.where(structure.inequality, jnp.maximum(r, 0), r), gap)
 
         return errors(Spread.of(residuals), length, at, kinks=uneven)
 
@@ -223,7 +233,7 @@ def _violation(
 
 
 def _slackness(
-    oracle: Oracle, residuals: Float[Array, "k m"], y: Multipliers, at: Level, sizes: Sizes | None
+    structure: AbstractStructure, residuals: Float[Array, "k m"], y: Multipliers, at: Level, sizes: Sizes | None
 ) -> Errors:
     """Of multipliers times residuals. Without units, of residuals in theirs, each as far as its multiplier has a share
     in what the Lagrangian exchanges."""
@@ -233,7 +243,7 @@ def _slackness(
         weights.append(share * _inverse(sizes.rows))
 
     def seen(weight: Multipliers) -> Errors:
-        return errors(Spread.of(residuals), lambda r: jnp.where(oracle.inequality, weight * r, 0), at, kinks=False)
+        return errors(Spread.of(residuals), lambda r: jnp.where(structure.inequality, weight * r, 0), at, kinks=False)
 
     return jax.vmap(seen)(jnp.stack(weights))
 
@@ -254,11 +264,11 @@ def _ends(measured: dict[str, tuple[Errors, Level]]) -> dict[str, Bounds]:
     return found
 
 
-def _outside(oracle: Oracle, z: Vector, sizes: Sizes | None) -> Float[Array, " u"]:
+def _outside(structure: AbstractStructure, z: Vector, sizes: Sizes | None) -> Float[Array, " u"]:
     """How far x lies outside of its set, and that with every entry in units of its own."""
-    simple, x = oracle.problem.simple, oracle.x_of(z)
-    nearest = oracle.coordinates.ravel(simple.prox(x, 0.0))
-    inside = oracle.problem.within.contains(x) & jnp.isfinite(simple.value(x))
+    simple, x = structure.simple, structure.coordinates.unravel(z)
+    nearest = structure.coordinates.ravel(simple.prox(x, 0.0))
+    inside = jnp.isfinite(simple.value(x))
     units = [jnp.ones_like(z)]
     if sizes is not None:
         units.append(_inverse(jnp.maximum(sizes.lengths, jnp.maximum(jnp.abs(z), jnp.abs(nearest)))))
@@ -274,9 +284,9 @@ def _exact(value: Array) -> Bounds:
     return Bounds(value, value, value, jnp.zeros(value.shape, bool))
 
 
-def to_cone(oracle: Oracle, z: Vector) -> Callable[[Vector], Vector]:
+def to_cone(structure: AbstractStructure, z: Vector) -> Callable[[Vector], Vector]:
     """g -> what is left of -g beside the normal cone, or the subdifferential, at x."""
-    simple, coordinates, x = oracle.problem.simple, oracle.coordinates, oracle.x_of(z)
+    simple, coordinates, x = structure.simple, structure.coordinates, structure.coordinates.unravel(z)
 
     def residual(gradient: Vector) -> Vector:
         nearest = simple.nearest_subgradient(x, coordinates.unravel(-gradient))
@@ -285,7 +295,7 @@ def to_cone(oracle: Oracle, z: Vector) -> Callable[[Vector], Vector]:
     return residual
 
 
-def _one_step(oracle: Oracle, z: Vector) -> Callable[[Vector], Vector]:
+def _one_step(structure: AbstractStructure, z: Vector) -> Callable[[Vector], Vector]:
     """g -> x - P(x - g)."""
-    simple, coordinates = oracle.problem.simple, oracle.coordinates
+    simple, coordinates = structure.simple, structure.coordinates
     return lambda gradient: z - coordinates.ravel(simple.prox(coordinates.unravel(z - gradient), 1.0))

@@ -9,7 +9,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Key
 
 from lariax.certificate._cone import Face, face_of, nearest_in_cone
 from lariax.certificate._draws import Feeds, Means, Plan, View, batch_means, batch_of, shares
-from lariax.oracle import Oracle, Vector
+from lariax.oracle import AbstractStructure, Oracle, Vector
 
 MOST_JACOBIAN_ROWS = 512
 MOST_JACOBIAN_ENTRIES = 2**22
@@ -31,9 +31,10 @@ class Fit(NamedTuple):
     seen: Means | None
 
 
-def forms_jacobian(oracle: Oracle) -> bool:
+def forms_jacobian(structure: AbstractStructure) -> bool:
     """Whether the mean Jacobian is held as an array."""
-    return oracle.rows <= MOST_JACOBIAN_ROWS and oracle.rows * oracle.dimension <= MOST_JACOBIAN_ENTRIES
+    rows = structure.rows
+    return rows <= MOST_JACOBIAN_ROWS and rows * structure.coordinates.size <= MOST_JACOBIAN_ENTRIES
 
 
 def fit_multipliers(
@@ -72,7 +73,7 @@ def fit_multipliers(
 
 
 def fit_dense(
-    oracle: Oracle,
+    structure: AbstractStructure,
     seen: Means,
     slope: Vector,
     jacobian: Float[Array, "m d"],
@@ -80,25 +81,25 @@ def fit_dense(
     sizes: Multipliers,
 ) -> Fit:
     """The same from batch means of the residuals, the mean gradient of f and the mean Jacobian."""
-    near, may = _slacks(oracle, seen.residuals, sizes)
+    near, may = _slacks(structure, seen.residuals, sizes)
     lengths = jnp.sqrt(jnp.sum(jacobian**2, axis=1))
     may &= lengths > 0
     unit = jacobian / jnp.where(lengths > 0, lengths, 1)[:, None]
-    scaled = nearest_in_cone(slope, unit, near * _norm(residual(slope)), oracle.inequality, may, residual)
+    scaled = nearest_in_cone(slope, unit, near * _norm(residual(slope)), structure.inequality, may, residual)
     y = scaled / jnp.where(lengths > 0, lengths, 1)
     y = jnp.where(jnp.all(jnp.isfinite(y)), y, 0)
-    at_work = may & ((y > 0) | ~oracle.inequality)
+    at_work = may & ((y > 0) | ~structure.inequality)
     return Fit(y, face_of(slope + y @ jacobian, jnp.where(at_work[:, None], unit, 0), residual), seen)
 
 
 def _slacks(
-    oracle: Oracle, residuals: Float[Array, "k m"], sizes: Multipliers
+    structure: AbstractStructure, residuals: Float[Array, "k m"], sizes: Multipliers
 ) -> tuple[Multipliers, Bool[Array, " m"]]:
     """How far each inequality is surely inactive, in units of its size; and which rows may be active."""
     k = residuals.shape[0]
     mean = jnp.mean(residuals, axis=0)
     error = jnp.sqrt(jnp.sum((residuals - mean) ** 2, axis=0) / (k * max(k - 1, 1)))
-    slack = jnp.where(oracle.inequality, jnp.maximum(-mean - CLEARLY * error, 0), 0)
+    slack = jnp.where(structure.inequality, jnp.maximum(-mean - CLEARLY * error, 0), 0)
     near = slack / jnp.where(sizes > 0, sizes, 1)
     return near, near <= NEAR
 
@@ -151,7 +152,7 @@ def _matrix_free(oracle: Oracle, feeds: Feeds, z: Vector, key: Key[Array, ""], p
         at = step + plan.first
         _, rows = shares(oracle, feeds, at, plan.count, count)
         seen = oracle.residuals(point, batch_of(feeds, key, at, plan.count))
-        return jnp.concatenate([jnp.sum(share * r, axis=0) for share, r in zip(rows, seen, strict=True)])
+        return oracle.sum(rows, seen)
 
     def total(one: Callable[[Array], Array], like: Array) -> Array:
         return jax.lax.fori_loop(0, count, lambda step, sum_: sum_ + one(step), jnp.zeros_like(like))

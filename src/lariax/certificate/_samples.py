@@ -30,15 +30,21 @@ SHARE_OF_RUN = 4  # a quarter of the draws of a run go into its certificate, as 
 _SHUFFLE = 2  # a stream of random numbers
 
 
+class Scope(NamedTuple):
+    """What a certificate is about."""
+
+    population: bool  # the distribution behind the samples, not the rows of a data set
+    exact: bool  # every row was used
+    about: str  # the same in words
+
+
 class Case(NamedTuple):
-    """What a certificate is about: the samples for it, and the oracle that looks at them."""
+    """The samples for a certificate, and the oracle that looks at them."""
 
     oracle: Oracle
     feeds: Feeds
     plan: Plan
-    population: bool
-    exact: bool
-    about: str
+    scope: Scope
 
     def half(self, second: bool) -> Plan:
         """Samples to fit multipliers on, and others to judge them on; of all rows, all for both."""
@@ -46,10 +52,10 @@ class Case(NamedTuple):
 
     @property
     def has_halves(self) -> bool:
-        return self.exact or int(self.plan.batches * self.plan.steps) >= 2 * FEWEST_BATCHES
+        return self.scope.exact or int(self.plan.batches * self.plan.steps) >= 2 * FEWEST_BATCHES
 
     def draws(self, plan: Plan) -> int:
-        if self.exact:
+        if self.scope.exact:
             return sum(feed.rows for feed in self.feeds if isinstance(feed, AllRows))
         rows = sum(source.rows_per_sample for source in self.oracle.sources if source is not None)
         return int(rows * plan.samples)
@@ -85,7 +91,7 @@ def case_of(
     oracle, together = bound(problem, point, sources)
     plan = plan_for(wanted, oracle.dimension, together)
     feeds = tuple(_feed(source, orders.get(i)) for i, source in enumerate(sources))
-    return Case(dataclasses.replace(oracle, batch_size=plan.count), feeds, plan, population, exact=False, about=about)
+    return Case(dataclasses.replace(oracle, batch_size=plan.count), feeds, plan, Scope(population, False, about))
 
 
 def all_rows(sources: tuple[AbstractSource | None, ...], draws: int | None) -> bool:
@@ -193,7 +199,7 @@ def _exactly(problem: Problem, point: PyTree) -> Case:
     feeds = tuple(AllRows(source, len(source)) if isinstance(source, Dataset) else None for source in sources)
     about = f"about all {_rows(sources)} rows of the data" if rows else "about the problem, nothing is random"
     oracle = dataclasses.replace(oracle, batch_size=plan.count)
-    return Case(oracle, feeds, plan, population=False, exact=True, about=about)
+    return Case(oracle, feeds, plan, Scope(population=False, exact=True, about=about))
 
 
 def _feed(source: AbstractSource | None, order: Array | None) -> AbstractFeed | None:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from lariax.certificate._draws import Feeds, Plan, batch_of
-from lariax.oracle import Oracle, Vector
+from lariax.oracle import AbstractStructure, Oracle, Vector
 
 FEWEST_PROBES = 16  # steps of samples that are looked at, each at x and beside it: an eighth of all,
 MOST_SAMPLES = 1024  # and no more than make up so many samples
@@ -85,11 +85,7 @@ def sizes_at(
     )
 
 
-def row_sizes(oracle: Oracle, residuals: Float[Array, " m"]) -> Float[Array, " m"]:
+def row_sizes(structure: AbstractStructure, residuals: Float[Array, " m"]) -> Float[Array, " m"]:
     """|bound| + |fun|, from residuals."""
-    parts = [jnp.zeros(0, oracle.dtype)]
-    for block in oracle.blocks:
-        constraint = oracle.problem.constraints[block.name]
-        bound = jnp.broadcast_to(jnp.asarray(constraint.bound, oracle.dtype), block.shape).ravel()
-        parts.append(jnp.abs(bound) + jnp.abs(constraint.sign * residuals[block.rows] + bound))
-    return jnp.concatenate(parts)
+    bounds = structure.bounds
+    return jnp.abs(bounds) + jnp.abs(structure.signs * residuals + bounds)

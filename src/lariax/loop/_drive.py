@@ -18,7 +18,7 @@ from lariax.loop._looks import Looked, Looks, Sight
 from lariax.loop._progress import ProgressBar
 from lariax.loop._randomness import Randomness
 from lariax.loop._result import Continuation, Result, outcome
-from lariax.loop._run import Records, Run, advance, conclude, finite_next
+from lariax.loop._run import Records, Run, advance, conclude, finite_next, first_to_blame
 from lariax.loop._start import Start, explaining_memory
 from lariax.loop._verdict import Verdict, has_kinks, judged
 from lariax.problem import Linear, LinearSystem, Problem, warn
@@ -154,7 +154,9 @@ class Drive:
         run, records = self._called(stop, fed)
         ended = self.budget.elapsed()
         pace.learn(stop - iteration, ended - began)
-        ledger = before.ledger.added(records, iteration, stop, began, ended, before.looked.draws)
+        ledger = before.ledger.added(
+            records.named(start.oracle.layout), iteration, stop, began, ended, before.looked.draws
+        )
         evaluations = before.evaluations + int(records.evaluations)
         position = Position(run, int(run.iteration), evaluations, ledger, before.looked)
         if self.looks and run.finite and position.iteration == self.looks.next_after(position.iteration - 1):
@@ -259,7 +261,7 @@ class Drive:
             found = start.feeder.block(place // beat.block * beat.block, beat.block, start.oracle.sample_counts)
             fed = jax.tree.map(lambda rows: rows[place % beat.block][None], found[0]) if found else fed
         finite = finite_next(start.oracle, start.method, run, jnp.int32(place), fed)
-        bad = [what for what, is_finite in finite.items() if not is_finite]
+        bad = first_to_blame(start.oracle, finite)
         if not bad:
             return []
         return [

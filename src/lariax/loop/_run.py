@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from lariax.formulas import next_refresh
 from lariax.loop._randomness import NEVER, Randomness
 from lariax.methods import AbstractMethod, Answer, State
-from lariax.oracle import Batch, Oracle, Vector, counting
+from lariax.oracle import Batch, Layout, Oracle, Vector, counting
 
 LONGEST_BLOCK = 256
 BLOCK_BYTES = 4 * 2**20
@@ -63,7 +64,17 @@ class Records(NamedTuple):
 
     evaluations: Int[Array, ""]
     filled: Int[Array, ""]
-    rows: PyTree
+    rows: dict[str, Any]
+
+    def named(self, layout: Layout) -> "Records":
+        """With the columns of constraints and multipliers by name: the compiled loop knows vectors alone."""
+
+        def columns(vectors: Array) -> dict[str, Array]:
+            return layout.named(vectors if isinstance(vectors, jax.core.Tracer) else np.asarray(vectors))
+
+        return self._replace(
+            rows=self.rows | {kind: columns(self.rows[kind]) for kind in ("constraints", "multipliers")}
+        )
 
 
 def rhythm(oracle: Oracle, method: AbstractMethod, structures: tuple[PyTree | None, ...]) -> Rhythm:
@@ -115,20 +126,27 @@ def _begin(
     return run, finite, jnp.int32(round(sum(tally)))
 
 
-def _finite_functions(oracle: Oracle, point: Vector, batch: Batch) -> dict[str, Bool[Array, ""]]:
-    """Which of the user's functions are finite on a batch, in words."""
+def _finite_functions(oracle: Oracle, point: Vector, batch: Batch) -> dict[str, Bool[Array, "..."]]:
+    """Whether the user's functions are finite on a batch, the constraints row by row."""
     look = oracle.look(point, batch)
     others = range(1, oracle.copies) if oracle.has_random_constraints else ()
     residuals = oracle.join(look.residuals) + sum(oracle.join(oracle.residuals(point, batch, copy)) for copy in others)
-    finite = {f"constraint {block.name!r}": _all_finite(residuals[block.rows]) for block in oracle.blocks}
-    return {"the objective": _all_finite(look.objective), **finite}
+    return {"the objective": _all_finite(look.objective), "constraints": jnp.isfinite(residuals)}
+
+
+def first_to_blame(oracle: Oracle, finite: dict[str, Array]) -> list[str]:
+    """The user's functions that are not finite, in words."""
+    rows = oracle.layout.named(np.asarray(finite["constraints"]))
+    flags = {"the objective": finite["the objective"], **{f"constraint {name!r}": row for name, row in rows.items()}}
+    flags |= {what: flag for what, flag in finite.items() if what not in ("the objective", "constraints")}
+    return [what for what, flag in flags.items() if not np.all(flag)]
 
 
 @eqx.filter_jit
 def finite_next(
     oracle: Oracle, method: AbstractMethod, run: Run, place: Int[Array, ""], fed: PyTree
 ) -> dict[str, Bool[Array, ""]]:
-    """Which of the user's functions are finite at the last sound point, on the samples of the iteration after it, those
+    """Whether the user's functions are finite at the last sound point, on the samples of the iteration after it, those
     at `place`."""
     tickets = oracle.draw(run.key, place[None], fed)
     batch = oracle.fetch(jax.tree.map(lambda ticket: ticket[0], tickets))
@@ -280,16 +298,16 @@ def advance(
 def conclude(oracle: Oracle, method: AbstractMethod, run: Run) -> tuple[PyTree, dict[str, Array]]:
     """The user's x and multipliers, of the last iteration or of the picked one."""
     x, multipliers = _conclude(oracle, method, run)
-    return x, {block.name: multipliers[block.name] for block in oracle.blocks}  # jit has sorted the names
+    return x, oracle.layout.named(multipliers)
 
 
 @eqx.filter_jit
-def _conclude(oracle: Oracle, method: AbstractMethod, run: Run) -> tuple[PyTree, dict[str, Array]]:
+def _conclude(oracle: Oracle, method: AbstractMethod, run: Run) -> tuple[PyTree, Array]:
     if run.picked is None:
         answer = method.answer(oracle, run.state, run.iteration.astype(oracle.dtype))
     else:
         answer = run.picked
-    return oracle.x_of(answer.point), oracle.named_multipliers(answer.multipliers)
+    return oracle.x_of(answer.point), oracle.user_multipliers(answer.multipliers)
 
 
 def _is_number(leaf: Array) -> bool:
@@ -321,8 +339,8 @@ def _row(oracle: Oracle, method: AbstractMethod, run: Run, batch: Batch) -> PyTr
     return {
         "iteration": run.iteration,
         "objective": oracle.objective(answer.point, batch),
-        "constraints": oracle.named_values(answer.residuals, answer.point),
-        "multipliers": oracle.named_multipliers(answer.multipliers),
+        "constraints": oracle.values(answer.residuals, answer.point),
+        "multipliers": oracle.user_multipliers(answer.multipliers),
         "feasibility": oracle.violation(answer.residuals, answer.point),
         **method.observe(oracle, run.state, k),
     }

@@ -142,7 +142,7 @@ def _solve_traced(start: Start, budget: Budget, record_every: int | None, watche
         start.settings.rhythm,
         max(1, last // every),
     )
-    rows = jax.tree.map(lambda column: column[: last // every], records.rows)
+    rows = jax.tree.map(lambda column: column[: last // every], records.named(oracle.layout).rows)
     rows["draws"] = (rows["iteration"] + beat.start) * per_iteration
     x, multipliers = conclude(oracle, start.method, run)
     return Result(

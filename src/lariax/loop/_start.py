@@ -8,13 +8,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, PyTree
+from jaxtyping import PyTree
 
 from lariax.loop._budget import Budget, is_number
 from lariax.loop._feed import Feeder
 from lariax.loop._looks import Looks
 from lariax.loop._result import Result, Settings
-from lariax.loop._run import Run, begin, begin_traced, rhythm
+from lariax.loop._run import Run, begin, begin_traced, first_to_blame, rhythm
 from lariax.methods import AbstractMethod, TangentNormal, TrackedLagrangian
 from lariax.oracle import Oracle, as_point, bind
 from lariax.problem import Problem, as_key
@@ -76,7 +76,7 @@ def fresh(
     with explaining_memory():
         run, finite, evaluations = compiled(oracle, method, x, key, fed, beat, output == "random")
     if not traced:
-        _check_finite(finite)
+        _check_finite(first_to_blame(oracle, finite))
         evaluations = int(evaluations)
     settings = Settings(batch_size, output, beat)
     return Start(oracle, method, run, settings, feeder, evaluations, traced, choice, earlier=None)
@@ -218,8 +218,7 @@ def explaining_memory() -> Iterator[None]:
         ) from error
 
 
-def _check_finite(finite: dict[str, Array]) -> None:
-    bad = [what for what, is_finite in finite.items() if not is_finite]
+def _check_finite(bad: list[str]) -> None:
     bad.sort(key=lambda what: what == "a gradient")  # blame a value first, if there is one to blame
     if bad:
         raise ValueError(

@@ -13,7 +13,6 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 from torch import Tensor
 
 from lariax.certificate import Certificate, Court
-from lariax.problem import AtLeast, AtMost, Equal
 from lariax.prox import AbstractProximable, Zero
 from lariax.torch._constraints import AbstractConstraint, Constraints, Seen
 from lariax.torch._multipliers import Multipliers
@@ -23,7 +22,6 @@ from lariax.torch._passes import Closure, Passes, Space, precision_of, rows_of
 MOST_BATCHES, FEWEST_BATCHES = 64, 8
 BATCH_ENTRIES = 2**24  # numbers in all batch means together, where there are more than the fewest
 ANY_EXAMPLE = 2**62  # the rows of a loader may have any numbers
-KINDS: dict[str, Any] = {"=": Equal, "<=": AtMost, ">=": AtLeast}
 
 
 def certify(
@@ -194,11 +192,9 @@ class _Bench:
         x = [[p.detach().to(self.space.dtype).cpu().numpy() for p in group["params"]] for group in groups]
         terms = [group.get("within") or group.get("regularizer") for group in groups]
         simple = None if all(term is None for term in terms) else _PerGroup(tuple(term or Zero() for term in terms))
-        blocks = {
-            block.name: (KINDS[block.constraint.relation](bound=np.asarray(block.constraint.bound, float)), block.shape)
-            for block in self.constraints.blocks
-        }
-        return Court(x, blocks, simple, confidence, tolerance)
+        layout = self.constraints.layout
+        bounds = {name: constraint.bound for name, constraint in self.constraints.named.items()}
+        return Court(x, layout, layout.unnamed(np, bounds, float), simple, confidence, tolerance)
 
     def look(self, batch: Any, graph: bool = True) -> list[Seen]:
         return [self.passes.call(self.closure, piece, graph=graph) for piece in self.passes.whole(batch)]
