@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Key
 
 from lariax.certificate._cone import Face, face_of, nearest_in_cone
-from lariax.certificate._draws import Feeds, Means, Plan, View, batch_means, batch_of, shares
+from lariax.certificate._draws import Means, SampledPoint, View, batch_means
 from lariax.oracle import AbstractStructure, Oracle, Vector
 
 MOST_JACOBIAN_ROWS = 512
@@ -37,21 +37,14 @@ def forms_jacobian(structure: AbstractStructure) -> bool:
     return rows <= MOST_JACOBIAN_ROWS and rows * structure.coordinates.size <= MOST_JACOBIAN_ENTRIES
 
 
-def fit_multipliers(
-    oracle: Oracle,
-    feeds: Feeds,
-    z: Vector,
-    key: Key[Array, ""],
-    plan: Plan,
-    residual: Callable[[Vector], Vector],
-    sizes: Multipliers,
-) -> Fit:
+def fit_multipliers(point: SampledPoint, residual: Callable[[Vector], Vector], sizes: Multipliers) -> Fit:
     """argmin over the allowed signs of  || R(grad f + J^T y) ||^2 / 2 + sum over inequalities of price_i y_i.
 
     A row that is clearly inactive has a price, and gets nothing where it is inactive by more than `NEAR` of its size.
     Where it is not too large the mean Jacobian is formed; otherwise J and J^T are products on at most `PRODUCT_SAMPLES`
     of the samples (deterministic constraints need none).
     """
+    oracle = point.oracle
     dense = forms_jacobian(oracle)
     none = oracle.split(jnp.zeros(oracle.rows, oracle.dtype))
     together = dense and oracle.rows <= SAMPLED_ROWS
@@ -59,14 +52,14 @@ def fit_multipliers(
     def gradient(view: View) -> tuple[Vector, Float[Array, "m d"] | None]:
         return view.pull(none), _rows_of(oracle, view) if together else None
 
-    means = batch_means(oracle, feeds, z, key, plan, gradient, apart=False)
+    means = batch_means(point, gradient, apart=False)
     slope, jacobian = means.gradient
     seen = means._replace(gradient=None)
     if dense:
         if jacobian is None:
-            jacobian = _sampled_jacobian(oracle, feeds, z, key, plan)
+            jacobian = _sampled_jacobian(point)
         return fit_dense(oracle, seen, slope, jacobian, residual, sizes)
-    products = _matrix_free(oracle, feeds, z, key, plan)
+    products = _matrix_free(point)
     near, may = _slacks(oracle, means.residuals, sizes)
     y = _by_products(oracle, slope, products, near, may, residual)
     return Fit(jnp.where(jnp.all(jnp.isfinite(y)), y, 0), None, seen)
@@ -117,9 +110,10 @@ def _rows_of(oracle: Oracle, view: View) -> Float[Array, "m d"]:
     return jax.lax.map(lambda y: view.pull(oracle.split(y), objective=0.0), identity, batch_size=ROWS_AT_ONCE)
 
 
-def _steps_of_products(oracle: Oracle, plan: Plan) -> ArrayLike:
+def _steps_of_products(point: SampledPoint) -> ArrayLike:
     """How many steps of the plan go into J: one, where nothing is random."""
-    if not oracle.has_random_constraints:
+    plan = point.plan
+    if not point.oracle.has_random_constraints:
         return 1
     most = plan.batches * plan.steps
     if plan.batches == 1:  # all rows of the data, whose shares add up over all steps alone
@@ -127,14 +121,12 @@ def _steps_of_products(oracle: Oracle, plan: Plan) -> ArrayLike:
     return jnp.minimum(most, -(-PRODUCT_SAMPLES // plan.count))
 
 
-def _sampled_jacobian(oracle: Oracle, feeds: Feeds, z: Vector, key: Key[Array, ""], plan: Plan) -> Float[Array, "m d"]:
+def _sampled_jacobian(point: SampledPoint) -> Float[Array, "m d"]:
     """The mean Jacobian over the first samples."""
-    count = _steps_of_products(oracle, plan)
+    oracle, count = point.oracle, _steps_of_products(point)
 
     def add(step: Array, total: Float[Array, "m d"]) -> Float[Array, "m d"]:
-        at = step + plan.first
-        look = oracle.look(z, batch_of(feeds, key, at, plan.count))
-        return total + _rows_of(oracle, View(look, *shares(oracle, feeds, at, plan.count, count)))
+        return total + _rows_of(oracle, point.view(step + point.plan.first, count))
 
     return jax.lax.fori_loop(0, count, add, jnp.zeros((oracle.rows, oracle.dimension), oracle.dtype))
 
@@ -144,15 +136,13 @@ class _Products(NamedTuple):
     backward: Callable[[Multipliers], Vector]  # J^T y
 
 
-def _matrix_free(oracle: Oracle, feeds: Feeds, z: Vector, key: Key[Array, ""], plan: Plan) -> _Products:
+def _matrix_free(point: SampledPoint) -> _Products:
     """J and J^T of the mean over the first samples, recomputed for each product."""
-    count = _steps_of_products(oracle, plan)
+    oracle, z, count = point.oracle, point.z, _steps_of_products(point)
 
-    def part(point: Vector, step: Array) -> Multipliers:
-        at = step + plan.first
-        _, rows = shares(oracle, feeds, at, plan.count, count)
-        seen = oracle.residuals(point, batch_of(feeds, key, at, plan.count))
-        return oracle.sum(rows, seen)
+    def part(place: Vector, step: Array) -> Multipliers:
+        at = step + point.plan.first
+        return oracle.sum(point.shares(at, count)[1], oracle.residuals(place, point.batch(at)))
 
     def total(one: Callable[[Array], Array], like: Array) -> Array:
         return jax.lax.fori_loop(0, count, lambda step, sum_: sum_ + one(step), jnp.zeros_like(like))

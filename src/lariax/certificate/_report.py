@@ -1,93 +1,75 @@
-"""From what was found to a certificate, and from the user's multipliers to those of the residuals."""
+"""From estimates to a certificate."""
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import ArrayLike, Bool
+from jaxtyping import Bool
 
 from lariax.certificate._certificate import HOLDS, Certificate, ConstraintReport, Interval, Relative
-from lariax.certificate._draws import Plan
-from lariax.certificate._interval import Bounds, Level
-from lariax.certificate._judge import Findings, Levels, Multipliers
-from lariax.certificate._samples import Scope
+from lariax.certificate._draws import BatchPlan
+from lariax.certificate._estimates import Estimates, Multipliers
+from lariax.certificate._interval import Intervals, Level
 from lariax.oracle import AbstractStructure, Block, Layout
-from lariax.problem import describe_shape
 
 
-class Ask(NamedTuple):
-    confidence: float
-    tolerance: float
+class Scope(NamedTuple):
+    """What a certificate is about."""
+
+    population: bool  # the distribution behind the samples, not the rows of a data set
+    exact: bool  # every row was used
+    about: str  # the same in words
 
 
-def given(structure: AbstractStructure, multipliers: Mapping[str, ArrayLike]) -> tuple[Multipliers, tuple[str, ...]]:
-    """The user's multipliers as those of the residuals, and what had to be changed."""
-    layout = structure.layout
-    if not isinstance(multipliers, Mapping) or set(multipliers) != set(layout.names):
-        found = sorted(multipliers) if isinstance(multipliers, Mapping) else type(multipliers).__name__
-        raise ValueError(
-            f"multipliers must be a dictionary with the names {layout.names}, found {found}. Take result.multipliers, "
-            "or None."
-        )
-    for block in layout.blocks:
-        if np.shape(multipliers[block.name]) not in ((), block.shape):
-            raise ValueError(
-                f"the multipliers of {block.name!r} must have shape {block.shape}, found "
-                f"{describe_shape(multipliers[block.name])}."
-            )
-    own = layout.signs * layout.unnamed(np, multipliers, structure.dtype)
-    wrong = layout.named(np.where(layout.inequality, np.maximum(-own, 0), 0))
-    notes = tuple(
-        f"{np.count_nonzero(by)} of the multipliers of {name!r} had a sign that the constraint does not "
-        f"allow (by up to {np.max(by):.3g}) and count as 0."
-        for name, by in wrong.items()
-        if np.any(by > 0)
-    )
-    return structure.signed(jnp.asarray(own, structure.dtype)), notes
-
-
-def worded(
+def as_certificate(
     structure: AbstractStructure,
     scope: Scope,
-    found: Findings,
+    found: Estimates,
     y: Multipliers,
-    at: Levels,
-    ask: Ask,
-    notes: tuple[str, ...],
+    at: Level,
+    plan: BatchPlan,
+    *,
     fitted: bool,
-    spent: int,
-    plan: Plan,
+    draws: int,
+    confidence: float,
+    tolerance: float,
+    notes: tuple[str, ...],
 ) -> Certificate:
+    """`at`: the level of the constraints' values; `plan`: the samples behind the estimates."""
     found = jax.tree.map(np.asarray, found)
-    units = range(found.lengths.stationarity.estimate.size)
-    own, *others = [[_interval(Bounds(*(part[i] for part in each))) for each in found.lengths] for i in units]
+    units = range(found.measures.stationarity.estimate.size)
+    own, *others = [
+        Relative(*(_interval(Intervals(*(part[i] for part in each))) for each in found.measures)) for i in units
+    ]
     return Certificate(
-        **dict(zip(found.lengths._fields, own, strict=True)),
-        relative=Relative(*others[0]) if others else None,
+        stationarity=own.stationarity,
+        feasibility=own.feasibility,
+        complementarity=own.complementarity,
+        relative=others[0] if others else None,
         natural_residual=_interval(found.natural_residual),
         objective=_interval(found.objective),
-        constraints=_reports(structure, found.residuals, at.values, ask),
+        constraints=_reports(structure, found.residuals, at, tolerance),
         multipliers=structure.layout.named(np.asarray(structure.user_multipliers(y))),
         fitted=fitted,
         population=scope.population,
         exact=scope.exact,
-        outside=float(found.outside),
         about=scope.about,
+        outside=float(found.outside),
         heldout=None,
-        draws=spent,
-        confidence=ask.confidence,
-        tolerance=ask.tolerance,
+        draws=draws,
+        confidence=confidence,
+        tolerance=tolerance,
         warnings=notes + _heavy(structure.layout, found, plan),
     )
 
 
-def _interval(bounds: Bounds) -> Interval:
+def _interval(bounds: Intervals) -> Interval:
     return Interval(float(bounds.estimate), float(bounds.low), float(bounds.high))
 
 
-def _reports(structure: AbstractStructure, residuals: Bounds, at: Level, ask: Ask) -> dict[str, ConstraintReport]:
+def _reports(
+    structure: AbstractStructure, residuals: Intervals, at: Level, tolerance: float
+) -> dict[str, ConstraintReport]:
     layout, bounds = structure.layout, np.asarray(structure.bounds)
     value, low, high = residuals[:3]
     error = (high - low) / (2 * np.maximum(at.rows, 1))
@@ -97,7 +79,7 @@ def _reports(structure: AbstractStructure, residuals: Bounds, at: Level, ask: As
 
     def report(block: Block) -> ConstraintReport:
         own: list[Any] = [part[block.rows] for part in (value, low, high, error)]
-        holds = _holds(own[0], own[1], own[2], own[3], block.inequality, ask.tolerance)
+        holds = _holds(own[0], own[1], own[2], own[3], block.inequality, tolerance)
         estimate, lower, upper, bound = (part[block.name] for part in named)
         return ConstraintReport(estimate, lower, upper, block.relation, bound, holds)
 
@@ -117,13 +99,13 @@ def _holds(
     return HOLDS[int(np.max(np.where(np.isfinite(value), worst, 3)))]
 
 
-def _heavy(layout: Layout, found: Findings, plan: Plan) -> tuple[str, ...]:
+def _heavy(layout: Layout, found: Estimates, plan: BatchPlan) -> tuple[str, ...]:
     """Where one batch is farther off than normal batches would be."""
     names = [block.name for block in layout.blocks if np.any(found.residuals.heavy[block.rows])]
     suspects = [
-        *(["stationarity"] if found.lengths.stationarity.heavy[0] else []),
-        *(["complementarity"] if found.lengths.complementarity.heavy[0] else []),
-        *(["feasibility"] if found.lengths.feasibility.heavy[0] and not names else []),
+        *(["stationarity"] if found.measures.stationarity.heavy[0] else []),
+        *(["complementarity"] if found.measures.complementarity.heavy[0] else []),
+        *(["feasibility"] if found.measures.feasibility.heavy[0] and not names else []),
         *(f"constraint {name!r}" for name in names),
     ]
     if not suspects:

@@ -167,7 +167,9 @@ class Oracle(AbstractStructure, AbstractSampling):
     def _without_replacement(self, source: int | None, partners: Array, own: Array) -> Array:
         """Partners, corrected where rows are drawn from N without replacement."""
         rows = None if source is None else self.sources[source]
-        return partners if rows is None or rows.population is None else repelled(partners, own, rows.population)
+        return (
+            partners if rows is None or rows.population_size is None else repelled(partners, own, rows.population_size)
+        )
 
     # --- the simple convex term, and what goes in and out
 
