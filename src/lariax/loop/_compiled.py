@@ -15,12 +15,13 @@ from typing import Any, NamedTuple, Self
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from lariax.formulas import next_refresh
 from lariax.loop._randomness import NEVER, Randomness
 from lariax.methods import AbstractMethod, Answer, State
-from lariax.oracle import Batch, Oracle, Vector, counting
+from lariax.oracle import Batch, Layout, Oracle, Vector, counting
 
 LONGEST_BLOCK = 256
 BLOCK_BYTES = 4 * 2**20
@@ -67,7 +68,7 @@ class Records(NamedTuple):
 
     evaluations: Int[Array, ""]
     filled: Int[Array, ""]
-    rows: PyTree
+    rows: dict[str, Any]
 
     @classmethod
     def empty(cls, row: PyTree, capacity: int) -> Self:
@@ -77,6 +78,14 @@ class Records(NamedTuple):
     def with_row(self, row: PyTree) -> "Records":
         rows = jax.tree.map(lambda column, value: column.at[self.filled].set(value), self.rows, row)
         return self._replace(filled=self.filled + 1, rows=rows)
+
+    def named(self, layout: Layout) -> dict[str, Any]:
+        """The rows, with the columns of constraints and multipliers by name: the compiled loop knows vectors alone."""
+
+        def columns(vectors: Array) -> dict[str, Array]:
+            return layout.named(vectors if isinstance(vectors, jax.core.Tracer) else np.asarray(vectors))
+
+        return self.rows | {kind: columns(self.rows[kind]) for kind in ("constraints", "multipliers")}
 
 
 def block_layout(oracle: Oracle, method: AbstractMethod, samples: tuple[PyTree | None, ...]) -> BlockLayout:
@@ -336,8 +345,8 @@ def _row(oracle: Oracle, method: AbstractMethod, loop: LoopState, batch: Batch) 
     return {
         "iteration": loop.iteration,
         "objective": oracle.objective(answer.point, batch),
-        "constraints": oracle.named_values(answer.residuals, answer.point),
-        "multipliers": oracle.named_multipliers(answer.multipliers),
+        "constraints": oracle.values(answer.residuals, answer.point),
+        "multipliers": oracle.user_multipliers(answer.multipliers),
         "feasibility": oracle.violation(answer.residuals, answer.point),
         **method.observe(oracle, loop.state, k),
     }
@@ -349,28 +358,35 @@ def _row(oracle: Oracle, method: AbstractMethod, loop: LoopState, batch: Batch) 
 def conclude(oracle: Oracle, method: AbstractMethod, loop: LoopState) -> tuple[PyTree, dict[str, Array]]:
     """The user's x and multipliers, of the last iteration or of the picked one."""
     x, multipliers = _conclude(oracle, method, loop)
-    return x, {block.name: multipliers[block.name] for block in oracle.blocks}  # jit has sorted the names
+    return x, oracle.layout.named(multipliers)
 
 
 @eqx.filter_jit
-def _conclude(oracle: Oracle, method: AbstractMethod, loop: LoopState) -> tuple[PyTree, dict[str, Array]]:
+def _conclude(oracle: Oracle, method: AbstractMethod, loop: LoopState) -> tuple[PyTree, Array]:
     if loop.picked is None:
         answer = method.answer(oracle, loop.state, loop.iteration.astype(oracle.dtype))
     else:
         answer = loop.picked
-    return oracle.x_of(answer.point), oracle.named_multipliers(answer.multipliers)
+    return oracle.x_of(answer.point), oracle.user_multipliers(answer.multipliers)
 
 
 # --- finiteness
 
 
-def _finite_functions(oracle: Oracle, point: Vector, batch: Batch) -> dict[str, Bool[Array, ""]]:
-    """Which of the user's functions are finite on a batch, in words."""
+def _finite_functions(oracle: Oracle, point: Vector, batch: Batch) -> dict[str, Bool[Array, "..."]]:
+    """Whether the user's functions are finite on a batch, the constraints row by row."""
     look = oracle.look(point, batch)
     others = range(1, oracle.copies) if oracle.has_random_constraints else ()
     residuals = oracle.join(look.residuals) + sum(oracle.join(oracle.residuals(point, batch, copy)) for copy in others)
-    finite = {f"constraint {block.name!r}": _all_finite(residuals[block.rows]) for block in oracle.blocks}
-    return {"the objective": _all_finite(look.objective), **finite}
+    return {"the objective": _all_finite(look.objective), "constraints": jnp.isfinite(residuals)}
+
+
+def not_finite(oracle: Oracle, finite: dict[str, Array]) -> list[str]:
+    """The user's functions that are not finite, in words."""
+    rows = oracle.layout.named(np.asarray(finite["constraints"]))
+    flags = {"the objective": finite["the objective"], **{f"constraint {name!r}": row for name, row in rows.items()}}
+    flags |= {what: flag for what, flag in finite.items() if what not in ("the objective", "constraints")}
+    return [what for what, flag in flags.items() if not np.all(flag)]
 
 
 @eqx.filter_jit

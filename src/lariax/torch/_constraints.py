@@ -5,12 +5,13 @@ As in the core, r = sign (E[value] - bound), with r = 0 for an equality and r <=
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
 from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from lariax.oracle import Block, Layout
 
 SHARED: Final = "shared"
 
@@ -108,28 +109,6 @@ class Indexed(NamedTuple):
     examples: Tensor
 
 
-@dataclass(frozen=True)
-class Block:
-    """One named constraint within the residual vector; of an indexed one, only its name and kind matter."""
-
-    name: str
-    constraint: AbstractConstraint
-    shape: tuple[int, ...]
-    start: int
-
-    @property
-    def size(self) -> int:
-        return prod(self.shape)
-
-    @property
-    def rows(self) -> slice:
-        return slice(self.start, self.start + self.size)
-
-    @property
-    def random(self) -> bool:
-        return self.constraint.samples is not None
-
-
 class Seen(NamedTuple):
     """What the closure gave for one piece of a batch."""
 
@@ -158,8 +137,7 @@ class Constraints:
         self.named = {n: c for n, c in constraints.items() if c.indexed is None}
         self.indexed = {n: c for n, c in constraints.items() if c.indexed is not None}
         self.dtype, self.device = dtype, device
-        self.blocks: list[Block] = []
-        self.rows = 0
+        self.layout = Layout(())
         self.inequality = self.random = torch.zeros(0, dtype=torch.bool, device=device)  # row by row
         self.signs: Any = 1.0  # row by row, or of all,
         self.signs_here: Any = 1.0  # on the host
@@ -177,9 +155,18 @@ class Constraints:
     def names(self) -> list[str]:
         return [*self.named, *self.indexed]
 
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The named constraints, but for the indexed ones."""
+        return self.layout.blocks
+
+    @property
+    def rows(self) -> int:
+        return self.layout.size
+
     def restore(self, shapes: dict[str, tuple[int, ...]]) -> None:
         """As they were learned in an earlier run."""
-        self.shapes, self.blocks = dict(shapes), []
+        self.shapes, self.layout = dict(shapes), Layout(())
         if len(self.shapes) == len(self.named):
             self._lay_out()
 
@@ -208,7 +195,7 @@ class Constraints:
             return self._seen(loss, values, count, graph)
         except Exception:
             if not learned:  # nothing, from an answer that is refused
-                self.shapes, self.blocks, self.bounds = {}, [], {}
+                self.shapes, self.layout, self.bounds = {}, Layout(()), {}
             raise
 
     def _seen(self, loss: Tensor, values: Mapping[str, Any], count: int, graph: bool) -> Seen:
@@ -256,7 +243,7 @@ class Constraints:
         parts = []
         for block, slope in zip(self.blocks, seen.slopes, strict=False):
             mean = slope.mean(dim=0) if block.random else slope
-            parts.append(block.constraint.sign * mean.reshape(-1).to(self.dtype))
+            parts.append(block.sign * mean.reshape(-1).to(self.dtype))
         return torch.cat(parts)
 
     def mean_loss(self, seen: Seen, rows: int) -> Tensor:
@@ -299,23 +286,16 @@ class Constraints:
 
     def by_name(self, multipliers: Tensor) -> dict[str, Tensor]:
         """Multipliers of the residuals with the user's signs and shapes: L = f + sum y . value."""
-        multipliers = torch.where(self.inequality, multipliers.clamp(min=0), multipliers)
-        named = {b.name: b.constraint.sign * multipliers[b.rows].reshape(b.shape) for b in self.blocks}
-        return {name: torch.where(y == 0, 0, y) for name, y in named.items()}  # no negative zeros
+        y = self.signs * torch.where(self.inequality, multipliers.clamp(min=0), multipliers)
+        return self.layout.named(torch.where(y == 0, 0, y))  # no negative zeros
 
     def rows_named(self, named: Mapping[str, Any]) -> np.ndarray:
         """Multipliers by name, with the user's signs, as those of the residuals; 0 where left out."""
-        parts = [
-            b.constraint.sign * np.broadcast_to(np.asarray(named.get(b.name, 0.0), float), b.shape).reshape(-1)
-            for b in self.blocks
-        ]
-        return np.concatenate(parts) if parts else np.zeros(0)
+        return np.asarray(self.signs_here * self.layout.unnamed(np, named, float))
 
     def values_by_name(self, residuals: Tensor) -> dict[str, Tensor]:
         """Residuals in the user's own units and shapes."""
-        return {
-            b.name: b.constraint.sign * residuals[b.rows].reshape(b.shape) + self._bound(b.name) for b in self.blocks
-        }
+        return {name: value + self._bound(name) for name, value in self.layout.named(self.signs * residuals).items()}
 
     # --- inside
 
@@ -410,20 +390,12 @@ class Constraints:
         return bound
 
     def _lay_out(self) -> None:
-        start = 0
-        for name, constraint in self.named.items():
-            block = Block(name, constraint, self.shapes[name], start)
-            self.blocks.append(block)
-            start += block.size
-        self.rows = start
+        sources = {name: None if constraint.samples is None else 0 for name, constraint in self.named.items()}
+        self.layout = Layout.of(self.named, self.shapes, sources)
         self.inequality, self.random = (
-            torch.tensor([flag for block in self.blocks for flag in [of(block)] * block.size]).to(
-                self.device, torch.bool
-            )
-            for of in (lambda block: block.constraint.inequality, lambda block: block.random)
+            torch.from_numpy(flags).to(self.device) for flags in (self.layout.inequality, self.layout.random)
         )
-        if len({block.constraint.sign for block in self.blocks}) > 1:
-            signs = [block.constraint.sign for block in self.blocks for _ in range(block.size)]
-            self.signs, self.signs_here = torch.tensor(signs, dtype=self.dtype, device=self.device), np.array(signs)
-        else:
-            self.signs = self.signs_here = self.blocks[0].constraint.sign if self.blocks else 1.0
+        self.signs_here = self.layout.signs
+        self.signs = torch.from_numpy(self.signs_here).to(self.device, self.dtype)
+        if len(set(self.layout.signs)) < 2:  # one number multiplies faster
+            self.signs = self.signs_here = float(self.layout.signs[0]) if self.rows else 1.0
