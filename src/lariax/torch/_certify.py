@@ -187,8 +187,7 @@ class _Means:
         terms = [group.get("within") or group.get("regularizer") for group in groups]
         simple = Zero() if all(term is None for term in terms) else _PerGroup(tuple(term or Zero() for term in terms))
         layout, coordinates = self.constraints.layout, Coordinates.of(x)
-        bounds = {name: np.asarray(constraint.bound) for name, constraint in self.constraints.named.items()}
-        bound = layout.unnamed(jnp, bounds, coordinates.dtype)
+        bound = jnp.full(layout.size, self.constraints.bounds_here, coordinates.dtype)
         return Structure(coordinates, layout, bound, simple), coordinates.ravel(x)
 
     def look(self, batch: Any, graph: bool = True) -> list[Seen]:
