@@ -18,7 +18,7 @@ from lariax.loop._looks import Looked, Looks, Sight
 from lariax.loop._progress import ProgressBar
 from lariax.loop._randomness import Randomness
 from lariax.loop._result import Continuation, Result, outcome
-from lariax.loop._run import Records, Run, advance, conclude, finite_next, first_to_blame
+from lariax.loop._run import Records, Run, advance, conclude, finite_next, nonfinite
 from lariax.loop._start import Start, explaining_memory
 from lariax.loop._verdict import Verdict, has_kinks, judged
 from lariax.problem import Linear, LinearSystem, Problem, warn
@@ -261,7 +261,7 @@ class Drive:
             found = start.feeder.block(place // beat.block * beat.block, beat.block, start.oracle.sample_counts)
             fed = jax.tree.map(lambda rows: rows[place % beat.block][None], found[0]) if found else fed
         finite = finite_next(start.oracle, start.method, run, jnp.int32(place), fed)
-        bad = first_to_blame(start.oracle, finite)
+        bad = nonfinite(start.oracle, finite)
         if not bad:
             return []
         return [

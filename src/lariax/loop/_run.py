@@ -134,7 +134,7 @@ def _finite_functions(oracle: Oracle, point: Vector, batch: Batch) -> dict[str, 
     return {"the objective": _all_finite(look.objective), "constraints": jnp.isfinite(residuals)}
 
 
-def first_to_blame(oracle: Oracle, finite: dict[str, Array]) -> list[str]:
+def nonfinite(oracle: Oracle, finite: dict[str, Array]) -> list[str]:
     """The user's functions that are not finite, in words."""
     rows = oracle.layout.named(np.asarray(finite["constraints"]))
     flags = {"the objective": finite["the objective"], **{f"constraint {name!r}": row for name, row in rows.items()}}

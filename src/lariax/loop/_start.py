@@ -14,7 +14,7 @@ from lariax.loop._budget import Budget, is_number
 from lariax.loop._feed import Feeder
 from lariax.loop._looks import Looks
 from lariax.loop._result import Result, Settings
-from lariax.loop._run import Run, begin, begin_traced, first_to_blame, rhythm
+from lariax.loop._run import Run, begin, begin_traced, nonfinite, rhythm
 from lariax.methods import AbstractMethod, TangentNormal, TrackedLagrangian
 from lariax.oracle import Oracle, as_point, bind
 from lariax.problem import Problem, as_key
@@ -76,7 +76,7 @@ def fresh(
     with explaining_memory():
         run, finite, evaluations = compiled(oracle, method, x, key, fed, beat, output == "random")
     if not traced:
-        _check_finite(first_to_blame(oracle, finite))
+        _check_finite(nonfinite(oracle, finite))
         evaluations = int(evaluations)
     settings = Settings(batch_size, output, beat)
     return Start(oracle, method, run, settings, feeder, evaluations, traced, choice, earlier=None)
