@@ -1,6 +1,6 @@
 """The only judge of a point: intervals for stationarity, feasibility, complementarity, and the stopping test."""
 
-from lariax.certificate._certificate import HOLDS, SAYS, Certificate, ConstraintReport, Interval, Relative
+from lariax.certificate._certificate import COLOURS, HOLDS, SAYS, Certificate, ConstraintReport, Interval, Relative
 from lariax.certificate._certifier import AbstractCertifier, Judged
 from lariax.certificate._certify import certify, certify_run
 from lariax.certificate._draws import BatchPlan, Means
@@ -9,7 +9,6 @@ from lariax.certificate._multipliers import Fit, forms_jacobian
 from lariax.certificate._report import Scope
 from lariax.certificate._samples import DRAWS, draws_for_run
 from lariax.certificate._sequential import SequentialTest
-from lariax.certificate._table import COLOURS
 from lariax.certificate._tolerance import RelativeTolerance, Tolerance
 
 __all__ = [

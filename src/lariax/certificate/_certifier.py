@@ -40,8 +40,6 @@ class AbstractCertifier(abc.ABC):
         tolerance: Tolerance | None,
         notes: tuple[str, ...] = (),
     ) -> None:
-        if not 0.5 <= confidence < 1:
-            raise ValueError(f"confidence must be at least 0.5 and below 1, found {confidence!r}.")
         precision = float(jnp.finfo(jnp.result_type(*structure.coordinates.dtypes)).eps ** 0.5)
         self.structure, self.z, self.scope, self.confidence, self.notes = structure, z, scope, confidence, notes
         self.tolerance: Tolerance = precision if tolerance is None else tolerance

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from lariax.loop._archive import raw
+from lariax.checkpoint._archive import raw
 from lariax.oracle import Oracle
 from lariax.problem import AbstractSource, Distribution, describe_shape
 
