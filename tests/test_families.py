@@ -127,3 +127,34 @@ def test_the_step_grows_by_little_with_functions_of_their_own():
     few, many = (step_equations([with_a_derivative_of_their_own(i) for i in range(n)]) for n in (2, 12))
     passes = 4 + 2 * 5  # looks, and gradients of them
     assert (many - few) / 10 <= 20 * passes
+
+
+def test_large_arrays_of_their_own_are_not_copied(monkeypatch):
+    monkeypatch.setattr("lariax.oracle._families.MOST_NUMBERS", NAMES * WIDTH)
+    assert not oracle_of([by_arrays(i) for i in range(NAMES)]).functions[0].families
+
+
+@pytest.mark.long
+def test_many_names_are_solved_as_one_vector_is():
+    """The same samples and the same arithmetic, but for the order of sums: the answers agree to rounding."""
+    count = 300
+    places, shifts = np.arange(count) % WIDTH, 0.01 * np.arange(count, dtype=np.float32)
+    named = {
+        f"c{i}": lx.AtMost(lambda x, row, i=i: row[i % WIDTH] ** 2 * x[i % WIDTH] + shifts[i] * row[0], 0.3)
+        for i in range(count)
+    }
+    vector = {"all": lx.AtMost(lambda x, row: row[places] ** 2 * x[places] + shifts * row[0], 0.3)}
+    answers = []
+    for constraints in (named, vector):
+        problem = lx.Problem(lambda x, row: jnp.sum((x - 1) ** 2), samples=lx.Dataset(ROWS), constraints=constraints)
+        result = lx.solve(problem, jnp.zeros(WIDTH), lx.TrackedLagrangian(), iterations=50, batch_size=4)
+        certificate = lx.certify(problem, result.x, result.multipliers)
+        values = np.concatenate([np.ravel(report.value) for report in certificate.constraints.values()])
+        answers.append((result, certificate, values))
+    (one, its, mine), (other, theirs, yours) = answers
+    np.testing.assert_allclose(one.x, other.x, rtol=1e-3, atol=1e-4)
+    assert list(one.multipliers) == list(named)
+    assert set(one.history["constraints"]) == set(named)
+    np.testing.assert_allclose(mine, yours, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(its.stationarity.estimate, theirs.stationarity.estimate, rtol=1e-2, atol=1e-3)
+    assert one.draws == other.draws

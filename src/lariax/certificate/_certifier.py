@@ -17,7 +17,6 @@ from lariax.certificate._report import Scope, as_certificate
 from lariax.certificate._tolerance import RelativeTolerance, Tolerance, better, refutes
 from lariax.oracle import AbstractStructure
 from lariax.problem import describe_shape
-from lariax.utils import check_confidence
 
 SHARE = 0.5  # of what may go wrong, for a run's own multipliers; the rest is for fitted ones
 
@@ -41,7 +40,6 @@ class AbstractCertifier(abc.ABC):
         tolerance: Tolerance | None,
         notes: tuple[str, ...] = (),
     ) -> None:
-        check_confidence(confidence)
         precision = float(jnp.finfo(jnp.result_type(*structure.coordinates.dtypes)).eps ** 0.5)
         self.structure, self.z, self.scope, self.confidence, self.notes = structure, z, scope, confidence, notes
         self.tolerance: Tolerance = precision if tolerance is None else tolerance

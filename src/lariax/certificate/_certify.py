@@ -20,7 +20,7 @@ from lariax.certificate._sizes import Magnitudes, sizes_at
 from lariax.certificate._tolerance import RelativeTolerance, Tolerance
 from lariax.oracle import as_arrays
 from lariax.problem import Problem, as_key
-from lariax.utils import check_among
+from lariax.utils import check_among, check_confidence
 
 ON = ("samples", "heldout")
 _PASSES = 1  # a stream of random numbers
@@ -72,7 +72,7 @@ def certify(
     >>> lx.certify(problem, jnp.array([1.0, 1.0])).stationarity.low > 1
     True
     """
-    _check(problem, draws, on)
+    _check(problem, draws, confidence, on)
     fits = multipliers is None and bool(problem.constraints)
     point = _Point(problem, x, draws, confidence, seed, tolerance)
     own = {} if multipliers is None else multipliers
@@ -97,18 +97,19 @@ def certify_run(
     tolerance: Tolerance | None = None,
 ) -> Judged:
     """The certificate of a run, with its own multipliers or with fitted ones: `AbstractCertifier.of_run`."""
-    _check(problem, draws, "samples")
+    _check(problem, draws, confidence, "samples")
     point = _Point(problem, x, draws, confidence, seed, tolerance)
     samples = point.on("samples")
     certificate, passes = samples.of_run(multipliers)
     return Judged(point.beside(certificate, multipliers, samples), passes)
 
 
-def _check(problem: Any, draws: Any, on: Any) -> None:
+def _check(problem: Any, draws: Any, confidence: Any, on: Any) -> None:
     if not isinstance(problem, Problem):
         raise TypeError(f"certify takes an lx.Problem first, found {type(problem).__name__}.")
     if draws is not None and (not isinstance(draws, int | np.integer) or draws < 1):
         raise ValueError(f"draws must be a positive integer, or None for all rows of the data, found {draws!r}.")
+    check_confidence(confidence)
     check_among("on", on, ON)
     if on == "heldout" and not problem.has_heldout:
         raise ValueError('on="heldout" needs a problem with heldout=, found none. Give lx.Problem a source for it.')

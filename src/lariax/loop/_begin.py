@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 from lariax.certificate import Tolerance
 from lariax.loop._budget import Budget, record_interval
 from lariax.loop._certifier import Certifier
-from lariax.loop._compiled import begin, begin_traced, block_layout, not_finite
+from lariax.loop._compiled import begin, begin_traced, block_layout, nonfinite
 from lariax.loop._feed import Feeder
 from lariax.loop._history import Recorded
 from lariax.loop._state import OUTPUTS, RunState, Setup, has_tracers
@@ -54,7 +54,7 @@ def from_point(problem: Problem, x0: PyTree, asked: Asked, budget: Budget) -> Ru
             oracle, method, x, key, fed, blocks, output == "random"
         )
     if not traced:
-        _check_finite(not_finite(oracle, finite))
+        _check_finite(nonfinite(oracle, finite))
         evaluations = int(evaluations)
     return RunState(setup, loop, evaluations, Recorded(every=1))
 

@@ -70,6 +70,15 @@ class Records(NamedTuple):
     filled: Int[Array, ""]
     rows: dict[str, Any]
 
+    def named(self, layout: Layout) -> "Records":
+        """With the columns of constraints and multipliers by name: the compiled loop knows vectors alone."""
+
+        def columns(vectors: Array) -> dict[str, Array]:
+            return layout.named(vectors if isinstance(vectors, jax.core.Tracer) else np.asarray(vectors))
+
+        named = {kind: columns(self.rows[kind]) for kind in ("constraints", "multipliers")}
+        return self._replace(rows=self.rows | named)
+
     @classmethod
     def empty(cls, row: PyTree, capacity: int) -> Self:
         rows = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), row)
@@ -78,14 +87,6 @@ class Records(NamedTuple):
     def with_row(self, row: PyTree) -> "Records":
         rows = jax.tree.map(lambda column, value: column.at[self.filled].set(value), self.rows, row)
         return self._replace(filled=self.filled + 1, rows=rows)
-
-    def named(self, layout: Layout) -> dict[str, Any]:
-        """The rows, with the columns of constraints and multipliers by name: the compiled loop knows vectors alone."""
-
-        def columns(vectors: Array) -> dict[str, Array]:
-            return layout.named(vectors if isinstance(vectors, jax.core.Tracer) else np.asarray(vectors))
-
-        return self.rows | {kind: columns(self.rows[kind]) for kind in ("constraints", "multipliers")}
 
 
 def block_layout(oracle: Oracle, method: AbstractMethod, samples: tuple[PyTree | None, ...]) -> BlockLayout:
@@ -381,8 +382,8 @@ def _finite_functions(oracle: Oracle, point: Vector, batch: Batch) -> dict[str, 
     return {"the objective": _all_finite(look.objective), "constraints": jnp.isfinite(residuals)}
 
 
-def not_finite(oracle: Oracle, finite: dict[str, Array]) -> list[str]:
-    """The user's functions that are not finite, in words."""
+def nonfinite(oracle: Oracle, finite: dict[str, Bool[Array, "..."]]) -> list[str]:
+    """Of `finite_next` or `begin`: what is not finite, in words."""
     rows = oracle.layout.named(np.asarray(finite["constraints"]))
     flags = {"the objective": finite["the objective"], **{f"constraint {name!r}": row for name, row in rows.items()}}
     flags |= {what: flag for what, flag in finite.items() if what not in ("the objective", "constraints")}
@@ -392,8 +393,8 @@ def not_finite(oracle: Oracle, finite: dict[str, Array]) -> list[str]:
 @eqx.filter_jit
 def finite_next(
     oracle: Oracle, method: AbstractMethod, loop: LoopState, place: Int[Array, ""], fed: PyTree
-) -> dict[str, Bool[Array, ""]]:
-    """Which of the user's functions are finite at the last sound point, on the samples of the iteration after it, those
+) -> dict[str, Bool[Array, "..."]]:
+    """Whether the user's functions are finite at the last sound point, on the samples of the iteration after it, those
     at `place`."""
     tickets = oracle.draw(loop.key, place[None], fed)
     batch = oracle.fetch(jax.tree.map(lambda ticket: ticket[0], tickets))

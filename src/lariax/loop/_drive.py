@@ -13,7 +13,7 @@ from lariax.checkpoint import Keeper
 from lariax.loop._begin import explaining_memory
 from lariax.loop._budget import Budget, CallLength
 from lariax.loop._certifier import Certifier
-from lariax.loop._compiled import LoopState, Records, advance, finite_next, not_finite
+from lariax.loop._compiled import LoopState, Records, advance, finite_next, nonfinite
 from lariax.loop._feed import ReadFurtherError
 from lariax.loop._interrupts import Interrupts
 from lariax.loop._progress import ProgressBar
@@ -241,7 +241,7 @@ def _bad_samples(run: RunState) -> list[str]:
         found = setup.feeder.block(blocks.block_after(run.iteration), blocks.length, setup.oracle.sample_counts)
         fed = jax.tree.map(lambda rows: rows[place % blocks.length][None], found[0]) if found else fed
     finite = finite_next(setup.oracle, setup.method, run.loop, jnp.int32(place), fed)
-    bad = not_finite(setup.oracle, finite)
+    bad = nonfinite(setup.oracle, finite)
     if not bad:
         return []
     return [

@@ -89,7 +89,7 @@ class RunState:
         count = int(records.filled)
         if not count:
             return self.history
-        rows = jax.tree.map(lambda column: np.asarray(column)[:count], records.named(self.oracle.layout))
+        rows = jax.tree.map(lambda column: np.asarray(column)[:count], records.named(self.oracle.layout).rows)
         iteration = rows["iteration"].astype(np.int64)
         share = (iteration - self.iteration) / max(last - self.iteration, 1)
         rows["iteration"] = iteration

@@ -17,6 +17,7 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 from jaxtyping import Array, PyTree
 
 FEWEST = 16  # functions of a family; fewer are compiled one by one, which runs faster
+MOST_NUMBERS = 2**24  # of their own in a family: data that functions close over are not copied
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,11 @@ class Functions(eqx.Module):
                 if function is not None:
                     traced[i] = _program_of(function, x, *sample)
                     members.setdefault(traced[i][0], []).append(i)
-        groups = [group for group in members.values() if len(group) >= FEWEST]
+        groups = [
+            group
+            for group in members.values()
+            if len(group) >= FEWEST and _own_numbers([traced[i][1] for i in group]) <= MOST_NUMBERS
+        ]
         families = tuple(Family.of(traced[group[0]][0], [traced[i][1] for i in group]) for group in groups)
         together = {i for group in groups for i in group}
         single = tuple(i for i in range(len(functions)) if i not in together)
@@ -142,6 +147,11 @@ def _numbers_of(traced: ClosedJaxpr) -> list[Any]:
             numbers.append(np.asarray(equation.params["start_indices"], np.int32))
     last = traced.jaxpr.outvars[0]
     return [*numbers, _number(last)] if isinstance(last, Literal) else numbers
+
+
+def _own_numbers(members: Sequence[Sequence[Any]]) -> int:
+    """How many would be stacked."""
+    return sum(len(members) * np.size(first) for first, other, *_ in zip(*members, strict=True) if first is not other)
 
 
 def _number(literal: Any) -> np.ndarray:

@@ -31,6 +31,7 @@ from lariax.torch._constraints import AbstractConstraint, Constraints, Seen
 from lariax.torch._multipliers import Multipliers
 from lariax.torch._optimizer import AbstractConstrained
 from lariax.torch._passes import Closure, Passes, Space, precision_of, rows_of
+from lariax.utils import check_confidence
 
 MOST_BATCHES, FEWEST_BATCHES = 64, 8
 BATCH_ENTRIES = 2**24  # numbers in all batch means together, where there are more than the fewest
@@ -66,6 +67,7 @@ def certify(
 
     Indexed constraints are about single training examples, and are not judged; a warning says so.
     """
+    check_confidence(confidence)
     found = constraints.multipliers if isinstance(constraints, AbstractConstrained | Multipliers) else {}
     constraints = constraints.constraints if isinstance(constraints, Multipliers) else constraints
     optimizer = constraints if isinstance(constraints, AbstractConstrained) else None
@@ -187,8 +189,7 @@ class _Means:
         terms = [group.get("within") or group.get("regularizer") for group in groups]
         simple = Zero() if all(term is None for term in terms) else _PerGroup(tuple(term or Zero() for term in terms))
         layout, coordinates = self.constraints.layout, Coordinates.of(x)
-        bounds = {name: np.asarray(constraint.bound) for name, constraint in self.constraints.named.items()}
-        bound = layout.unnamed(jnp, bounds, coordinates.dtype)
+        bound = jnp.full(layout.size, self.constraints.bounds_here, coordinates.dtype)
         return Structure(coordinates, layout, bound, simple), coordinates.ravel(x)
 
     def look(self, batch: Any, graph: bool = True) -> list[Seen]:
