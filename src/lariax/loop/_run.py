@@ -16,10 +16,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
-from lariax.formulas import next_refresh
 from lariax.loop._randomness import NEVER, Randomness
 from lariax.methods import AbstractMethod, Answer, State
 from lariax.oracle import Batch, Oracle, Vector, counting
+from lariax.tuned.rates import next_refresh
 
 LONGEST_BLOCK = 256
 BLOCK_BYTES = 4 * 2**20

@@ -95,5 +95,7 @@ def own_kernels(device: torch.device) -> Any:
     return None
 
 
-def square(x: Tensor) -> Tensor:
-    return torch.dot(x, x) if x.ndim == 1 else (x * x).sum()
+def sum_of_squares(vector: Tensors) -> Tensor:
+    if len(vector) == 1:
+        return torch.dot(vector[0], vector[0]) if vector[0].ndim == 1 else (vector[0] * vector[0]).sum()
+    return torch.stack(torch._foreach_norm(vector)).square().sum()

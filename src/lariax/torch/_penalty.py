@@ -13,7 +13,6 @@ from lariax.formulas import (
     Exponents,
     PenaltySchedule,
     dual_length,
-    lagged,
     leave_one_out,
     repelled,
     storm,
@@ -21,6 +20,7 @@ from lariax.formulas import (
 from lariax.torch._constraints import AbstractConstraint
 from lariax.torch._optimizer import AbstractConstrained
 from lariax.torch._passes import Closure, Piece, Vector, weighted
+from lariax.tuned.filter import running_mean
 
 DECAY = 0.999  # of the running mean of squares behind the adaptive metric
 EPSILON = 1e-8
@@ -90,6 +90,7 @@ class QuadraticPenalty(AbstractConstrained):
         pieces, k = self.passes.whole(batch), self.calls
         random = self.passes.random_state()
         schedule = self.schedule
+        self.indexed.penalty = (schedule.penalty_at(k), schedule.penalty_at(k + 1))
         if k == 0:
             with self.passes.or_not_at_all():
                 now = self._start(closure, pieces)
@@ -116,7 +117,7 @@ class QuadraticPenalty(AbstractConstrained):
             step_size = schedule.step_size_at(k + 1) * self.lr
             moved = torch.add(t["slacks"], t["slack_gradient"], alpha=-step_size).clamp_(min=0)
             t["slacks"] = torch.where(self.constraints.inequality, moved, 0)
-        self.move_indexed(now.indexed, schedule.penalty_at(k + 1), self._indexed_move)
+        self.indexed.move(now.indexed, self._indexed_move)
         self.calls += 1
         return now.loss
 
@@ -170,7 +171,7 @@ class QuadraticPenalty(AbstractConstrained):
         losses, indexed, at = [], [], 0
         for i, piece in enumerate(pieces):
             seen = graphs[i] if graphs else passes.call(closure, piece)
-            extra = self.indexed_weights(seen.indexed, penalty, which)
+            extra = self.indexed.weights(seen.indexed, which)
             parts.append(passes.pull(seen, own if graphs else own[at : at + seen.size], extra, total))
             parts = [weighted(parts, [1.0, 1.0])] if len(parts) == 2 else parts
             losses.append(self.constraints.mean_loss(seen, local.shape[0]))
@@ -196,7 +197,7 @@ class QuadraticPenalty(AbstractConstrained):
         if not self.squares:
             self.squares = self.space.zeros()
         for mean, value in zip(self.squares, gradient, strict=True):
-            mean.copy_(lagged(mean, value**2, 1 - DECAY))
+            mean.copy_(running_mean(mean, value**2, 1 - DECAY))
         settled = 1 - DECAY ** (self.calls + 1)
         return [1 / (torch.sqrt(mean / settled) + EPSILON) for mean in self.squares]
 
