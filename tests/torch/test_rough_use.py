@@ -262,7 +262,7 @@ def test_examples_survive_what_is_not_finite(named):
         count += at_refresh
         assert refused(opt, closure, batch_of(seed) * (torch.nan if at_refresh else 1)) == count
     assert opt.multipliers["near"].isfinite().all()
-    assert np.isfinite(opt.indexed_size)
+    assert np.isfinite(opt.indexed.size)
 
 
 def test_compiled_late():

@@ -23,7 +23,7 @@ import jax
 import numpy as np
 
 MAGIC = b"lariax checkpoint\n"
-VERSION = 2
+VERSION = 3
 PREFIX = struct.Struct("<IQ")
 DIGEST = hashlib.sha256().digest_size
 DTYPES = {

@@ -15,10 +15,11 @@ from torch import Tensor
 from lariax.certificate import Certificate, Court
 from lariax.problem import AtLeast, AtMost, Equal
 from lariax.prox import AbstractProximable, Zero
+from lariax.torch._batches import rows_of
 from lariax.torch._constraints import AbstractConstraint, Constraints, Seen
 from lariax.torch._multipliers import Multipliers
 from lariax.torch._optimizer import AbstractConstrained
-from lariax.torch._passes import Closure, Passes, Space, precision_of, rows_of
+from lariax.torch._passes import Closure, Passes, Space, precision_of
 
 MOST_BATCHES, FEWEST_BATCHES = 64, 8
 BATCH_ENTRIES = 2**24  # numbers in all batch means together, where there are more than the fewest

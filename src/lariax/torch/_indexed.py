@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lariax.torch import _device
 from lariax.torch._constraints import Seen
-from lariax.torch._passes import Choice, Passes
+from lariax.torch._passes import Choice, Passes, Piece
 from lariax.tuned.rule import violation
 
 Move = Callable[[int, Tensor, Tensor], Tensor | float]
@@ -39,9 +39,11 @@ class IndexedMultipliers:
             weights.append(weight.clamp(min=0) if constraint.inequality else weight)
         return weights
 
-    def choice(self, weights: Tensor, which: int) -> Choice:
-        """The same weights for all rows, and those of the examples."""
-        return lambda i, look: (weights, self.weights(look.indexed, which))
+    def choice(self, weights: Tensor, which: int, pieces: list[Piece] | None = None) -> Choice:
+        """The same weights for all rows, or those of the rows of each piece; and those of the examples."""
+        if pieces is None or len(pieces) == 1:
+            return lambda i, look: (weights, self.weights(look.indexed, which))
+        return lambda i, look: (weights[pieces[i].rows], self.weights(look.indexed, which))
 
     def move(self, looks: list[Any], move: Move) -> None:
         """y <- [y + move] for the examples of the batch; the old y belongs to the estimate until then."""

@@ -151,11 +151,9 @@ class QuadraticPenalty(AbstractConstrained):
         passes, graphs = self.passes, []
         if len(pieces) == 1:
             graphs = [passes.call(closure, pieces[0])]
-            local = graphs[0].residuals
-            rows = passes.gather(local)
+            rows = passes.residuals(graphs)
         else:  # all values come before the first gradient, and one piece is in memory at a time
             rows = passes.rows(closure, pieces)
-            local = rows[passes.own(rows.shape[0])]
         total = rows.shape[0]
         self._check_population(total)
         if total < 2 and self.constraints.has_pairs:
@@ -168,18 +166,17 @@ class QuadraticPenalty(AbstractConstrained):
         weights = torch.add(multipliers, self._partners(residuals), alpha=penalty)
         own = self.constraints.of_values(weights[passes.own(total)] if passes.processes > 1 else weights, total)
         parts: list[Vector] = []
-        losses, indexed, at = [], [], 0
+        looks, at = [], 0
         for i, piece in enumerate(pieces):
             seen = graphs[i] if graphs else passes.call(closure, piece)
             extra = self.indexed.weights(seen.indexed, which)
             parts.append(passes.pull(seen, own if graphs else own[at : at + seen.size], extra, total))
             parts = [weighted(parts, [1.0, 1.0])] if len(parts) == 2 else parts
-            losses.append(self.constraints.mean_loss(seen, local.shape[0]))
-            indexed.append(seen.indexed)
+            looks.append(seen.without_graph())
             at += seen.size
-        mean_loss = passes.mean(sum(losses[1:], losses[0]))
         slack_gradient = torch.add(multipliers, mean, alpha=penalty)  # the mean of the weights
-        return Look(passes.total(parts[0]), slack_gradient, mean, mean_loss, indexed)
+        loss, indexed = passes.mean_loss(looks), [look.indexed for look in looks]
+        return Look(passes.total(parts[0]), slack_gradient, mean, loss, indexed)
 
     def _partners(self, rows: Tensor) -> Tensor:
         """For each row the mean of the others; its own value where a constraint has no samples."""

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from lariax.problem import probes
+from lariax.torch._batches import rows_of
 from lariax.torch._constraints import Seen
 from lariax.torch._indexed import IndexedMultipliers
 from lariax.torch._moments import Moments
-from lariax.torch._passes import Closure, Passes, Piece, Vector, dense, rows_of
+from lariax.torch._passes import Closure, Passes, Piece, Vector, dense
 from lariax.tuned import host
 from lariax.tuned.constants import PROBES
 from lariax.tuned.curvature import first_curvature, probe_direction, probe_length

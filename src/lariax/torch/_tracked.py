@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 from lariax.methods import check_known
-from lariax.torch import _kernels
+from lariax.torch import _kernels, _sums
+from lariax.torch._batches import devices_of, on_devices, plain
 from lariax.torch._constraints import AbstractConstraint, Seen
 from lariax.torch._kernels import sum_of_squares
 from lariax.torch._optimizer import AbstractConstrained
-from lariax.torch._passes import Choice, Closure, Cut, Groups, Kept, Vector, devices_of, minus, on_devices, plain
+from lariax.torch._passes import Choice, Closure, Cut, Kept, Vector, minus
 from lariax.torch._proximal import units_of
 from lariax.torch._rows import RowRule
 from lariax.torch._state import Evaluation, Move, Pending, is_finite, leaves_of, state_of
@@ -125,7 +126,7 @@ class TrackedLagrangian(AbstractConstrained):
                 seen = self.passes.insist(lambda: self._evaluate(closure, cut, k, measuring=True))
             else:
                 seen = self._evaluate(closure, cut, k, measuring=False)
-        loss = self._loss(seen.present)
+        loss = self.passes.mean_loss(seen.present)
         self.calls += 1
         if k > self.next_refresh - self.window:
             self.recent.append(batch)
@@ -154,23 +155,25 @@ class TrackedLagrangian(AbstractConstrained):
         self.passes.set_random_state(random)
         hold = hold and not (measuring and self.passes.single_use)
         graphs = [self.passes.call(closure, piece) for piece in cut.pieces] if hold else None
-        seen_rows = self._gathered(graphs) if graphs else self.passes.rows(closure, cut.pieces)
-        c0, c1 = rules.as_rows(self._gathered(looks)), rules.as_rows(seen_rows)
+        seen_rows = self.passes.residuals(graphs) if graphs else self.passes.rows(closure, cut.pieces)
+        c0, c1 = rules.as_rows(self.passes.residuals(looks)), rules.as_rows(seen_rows)
         weighed = rules.weigh(row, c0, c1)
         rows = Transfer(*weighed[:-1])
         early = None if then is None or self.one_backward else self._sizes(then.mean)
 
-        own, whole = rules.cotangent(weighed.each_weights[self.passes.own(cut.total)], cut.total), len(cut.pieces) == 1
-        sets = [self._own_weights(own, None if whole else cut)]
+        own = rules.cotangent(weighed.each_weights[self.passes.own(cut.total)], cut.total)
+        sets = [self.indexed.choice(own, 1, cut.pieces)]
         if measuring:
             follow, moved = (rules.cotangent(w, cut.total) for w in rules.near.expected_weights(row, c0, c1))
             fixed: Choice = lambda i, look: (weights, self.indexed.weights(looks[i].indexed, 0))  # noqa: E731
             sets += [fixed, self.indexed.choice(follow, 1), self.indexed.choice(moved, 1)]
-        (now, *others), present = self.passes.backward(closure, cut, sets, graphs)
+        found, present = self.passes.backward(closure, cut, sets, graphs)
+        now = found[0]
         square, halves = self._square(now.mean), None
         early = self._sizes(now.mean) if early is None else early
         if measuring and then is not None:
-            halves = Transfer(*self._halves(others, then, now, cut.shares))
+            at, dx = self.space.pack(self.previous), self._dx()
+            halves = Transfer(*_sums.measurement(at, dx, then, found, cut.shares, self.metric, self.one_backward))
         stale = now.mean if then is None or self.one_backward else then.mean
         turned = self._turned(s, k, gains, rows, early, halves, (looks, present))
         limit = float(turned.limit**2) if turned.limit >= 0 else -1.0
@@ -271,64 +274,20 @@ class TrackedLagrangian(AbstractConstrained):
             )
         return self.rule.back_off(seen.old)
 
-    # --- rows and weights
-
-    def _gathered(self, looks: list[Seen]) -> Tensor:
-        rows = [look.residuals for look in looks]
-        return self.passes.gather(rows[0] if len(rows) == 1 else torch.cat(rows))
-
-    def _own_weights(self, weights: Tensor, cut: Cut | None) -> Choice:
-        """Weights row by row, of the whole batch or of the pieces it is cut into."""
-        indexed = self.indexed
-        if cut is None:
-            return lambda i, look: (weights, indexed.weights(look.indexed, 1))
-        return lambda i, look: (weights[cut.pieces[i].rows], indexed.weights(look.indexed, 1))
-
-    def _loss(self, looks: list[Seen]) -> Tensor:
-        local = sum(look.size for look in looks)
-        first, *rest = [self.constraints.mean_loss(look, local) for look in looks]
-        return self.passes.mean(sum(rest, first))
-
     # --- sums over vectors
 
     def _sizes(self, gradient: Vector) -> Transfer:
         """||gradient||^2; and ||dx||^2 or ||dx / reach||^2, if it was not summed in passing."""
         sizes = [self._square(gradient)]
         if self.moved.square is None:
-            sizes.append(self._square(self.estimate) if self.moved.reach else self._length(self._dx()))
+            sizes.append(self._square(self.estimate) if self.moved.reach else _sums.length(self._dx(), self.metric))
         return Transfer(*sizes)
 
     def _dx(self) -> Vector:
         return minus(self.space.point(), self.space.pack(self.previous))
 
-    def _halves(self, others: list[Groups], then: Groups, now: Groups, shares: list[float]) -> list[Tensor]:
-        """The numbers of a `Measurement`."""
-        fixed, follow, whole = others
-        dx, at_fixed, at_follow = self._dx(), minus(fixed.mean, then.mean), minus(follow.mean, then.mean)
-        if self.one_backward:  # the estimate does not follow the moves, so all of a move is drift
-            noise, drift = self._noise(now.each, shares), self._square(minus(whole.mean, then.mean))
-        else:
-            moves = [minus(a, b) for a, b in zip(whole.each, then.each, strict=True)]
-            noise, drift = self._noise(then.each, shares), self._noise(moves, shares)
-        along = torch.stack([torch.sum(a * b) for a, b in zip(dx, at_follow, strict=True)]).sum()
-        size = self._length(self.space.pack(self.previous))
-        return [noise, self._length(dx), size, self._square(at_fixed), along, self._square(at_follow), drift]
-
-    def _square(self, vector: Vector) -> Tensor:
-        """||gradient||^2, in the coordinates of the metric."""
-        if self.metric is not None:
-            vector = [x * m for x, m in zip(vector, self.metric, strict=True)]
-        return sum_of_squares(vector)
-
-    def _length(self, move: Vector) -> Tensor:
-        """||dx||^2, likewise."""
-        if self.metric is not None:
-            move = [x / m for x, m in zip(move, self.metric, strict=True)]
-        return sum_of_squares(move)
-
-    def _noise(self, each: list[Vector], shares: list[float]) -> Tensor:
-        """The variance of the mean over two halves, in all entries together."""
-        return shares[0] * shares[1] * self._square(minus(each[0], each[1]))
+    def _square(self, gradient: Vector) -> Tensor:
+        return _sums.square(gradient, self.metric)
 
     # --- moving
 
@@ -372,14 +331,14 @@ class TrackedLagrangian(AbstractConstrained):
                     "start from. Check the data and the model's initial parameters."
                 )
             self.known, looks = started
-            loss = self._loss(looks)
+            loss = self.passes.mean_loss(looks)
             self._move_indexed(looks, self.known)
             self.next_refresh = int(next_refresh(np, 0, self.start, self.window))
             self.recent = self.recent[len(self.recent) - max(self.window - self.next_refresh, 0) :]
             self._move(None, None, 1.0)
         else:
             with self.passes.undisturbed():
-                loss = self._loss([self.passes.call(closure, piece, graph=False) for piece in cut.pieces])
+                loss = self.passes.mean_loss([self.passes.call(closure, piece, graph=False) for piece in cut.pieces])
         self.calls += 1
         return loss
 
@@ -395,9 +354,10 @@ class TrackedLagrangian(AbstractConstrained):
         self.indexed.penalty = (first.curvature / self.indexed.size,) * 2
         each = self.rule.first_weights(first)
         own = rules.cotangent(each[self.passes.own(cut.total)], cut.total)
-        (gradient,), looks = self.passes.backward(closure, cut, [self._own_weights(own, cut)], None)
+        (gradient,), looks = self.passes.backward(closure, cut, [self.indexed.choice(own, 1, cut.pieces)], None)
         self.estimate = gradient.mean
-        return self.rule.start(first, each, np.float64(self._noise(gradient.each, cut.shares))), looks
+        noise = np.float64(_sums.noise(gradient.each, cut.shares, self.metric))
+        return self.rule.start(first, each, noise), looks
 
     def _refresh(self, closure: Closure, s: RuleState) -> None:
         """Nothing changes if numbers are not finite: a sample that the method refused may be among the last."""
