@@ -5,10 +5,10 @@ from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from lariax.formulas import storm
-from lariax.methods._base import AbstractMethod, Answer
+from lariax.methods._base import AbstractMethod, Answer, Diagnosis, Needs
 from lariax.methods._face import bent, linearized
 from lariax.methods._legs import Along, Ground, along, normal, tangent
 from lariax.methods._nearest import Bounds, Values
@@ -17,6 +17,7 @@ from lariax.oracle import Batch, Oracle, Vector, occasionally
 from lariax.problem import Problem
 from lariax.prox import Zero
 from lariax.sets import Everything
+from lariax.tuned.constants import START_SAMPLES
 from lariax.tuned.curvature import first_curvature, probe_direction, probe_length
 from lariax.tuned.filter import Filter, clipped_innovation, gain, running_mean, updated, variance_of_mean
 from lariax.tuned.rates import rate_at
@@ -49,7 +50,7 @@ class TangentState(NamedTuple):
     radius: Float[Array, ""]  # the longest tangential step
     scale: Float[Array, ""]  # theta <= 1: the part of a step that is taken
     backed_off: Float[Array, ""]  # how many steps were refused
-    trials: Int[Array, ""]  # evaluations of the constraints in loops whose length only the run knows
+    extra_evaluations: Int[Array, ""]  # evaluations of the constraints in loops whose length only the run knows
 
 
 class TangentNormal(AbstractMethod):
@@ -86,11 +87,7 @@ class TangentNormal(AbstractMethod):
     (1.0, True)
     """
 
-    wants_slacks: ClassVar[bool] = False
-    smallest_batch: ClassVar[int] = 2
-    start_samples: ClassVar[int] = 16
-    refresh_samples: ClassVar[int] = 0
-    copies: ClassVar[int] = 1
+    needs: ClassVar[Needs] = Needs(smallest_batch=2, start_samples=START_SAMPLES)
 
     @staticmethod
     def unfit(problem: Problem) -> str | None:
@@ -110,7 +107,7 @@ class TangentNormal(AbstractMethod):
         many = oracle.dimension > MODEL_ENTRIES and oracle.rows > FEW_ROWS
         return many or not is_whitened(oracle.rows, oracle.dimension)
 
-    def prepare(self, oracle: Oracle, x: PyTree[Array]) -> "TangentNormal":
+    def prepare(self, oracle: Oracle, x: PyTree[Array], iterations: int | None = None) -> "TangentNormal":
         why = self.unfit(oracle.problem)
         if why is not None:
             raise ValueError(
@@ -176,7 +173,7 @@ class TangentNormal(AbstractMethod):
             radius=jnp.maximum(radius, _epsilon(oracle) * size),
             scale=next_theta(jnp, s.scale, too_long, rate),
             backed_off=s.backed_off + ~good,
-            trials=s.trials + len(oracle.blocks) * (back.tries + 2 * trial.tries),
+            extra_evaluations=s.extra_evaluations + len(oracle.blocks) * (back.tries + 2 * trial.tries),
         )
 
     # --- the start
@@ -213,11 +210,8 @@ class TangentNormal(AbstractMethod):
             radius=size,
             scale=zero + 1,
             backed_off=zero,
-            trials=jnp.int32(0),
+            extra_evaluations=jnp.int32(0),
         )
-
-    def refresh(self, oracle: Oracle, state: TangentState, batches: Batch, key: Key[Array, ""]) -> TangentState:
-        return state
 
     # --- what it knows
 
@@ -225,17 +219,12 @@ class TangentNormal(AbstractMethod):
         point = state.x if state.metric is None else state.metric * state.x
         return Answer(point, state.residuals, state.multipliers)
 
-    def counted(self, state: TangentState) -> Int[Array, ""]:
-        return state.trials
-
-    def is_violated(self, oracle: Oracle, state: TangentState) -> Bool[Array, ""]:
-        """By more than rounding, in units of how long the rows of J have been."""
+    def diagnose(self, oracle: Oracle, state: TangentState, k: Float[Array, ""]) -> Diagnosis:
+        """Violated: by more than rounding, in units of how long the rows of J have been."""
         usual = jnp.where(state.usual > 0, state.usual, 1)
         violation = jnp.where(oracle.inequality, jnp.maximum(state.residuals, 0), state.residuals) / usual
-        return jnp.linalg.norm(violation) > jnp.sqrt(_epsilon(oracle)) * state.size
-
-    def scales(self, state: TangentState) -> Vector | None:
-        return state.metric
+        far = jnp.linalg.norm(violation) > jnp.sqrt(_epsilon(oracle)) * state.size
+        return Diagnosis(violated=far, scales=state.metric)
 
     def observe(self, oracle: Oracle, state: TangentState, k: Float[Array, ""]) -> dict[str, Array]:
         return {

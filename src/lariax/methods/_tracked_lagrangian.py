@@ -2,15 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+from jaxtyping import Array, Float, Key, PyTree
 
 from lariax.formulas import least_weights, leave_one_out, storm
-from lariax.methods._base import AbstractMethod, Answer, check_known, check_positive
+from lariax.methods._base import AbstractMethod, Answer, Diagnosis, Needs, check_known, check_positive
 from lariax.methods._survey import SampledJacobian, hessian_at, objective_gradients, scales_at, slopes_at, units_of
 from lariax.oracle import Batch, Look, Oracle, Parts, Vector, for_each
 from lariax.tuned.constants import (
@@ -87,18 +88,18 @@ class TrackedLagrangian(AbstractMethod):
     adaptive_metric: bool = eqx.field(static=True, default=False)
     multipliers: Mapping[str, Any] | None = None
 
-    wants_slacks: ClassVar[bool] = False
-    smallest_batch: ClassVar[int] = 2
-    start_samples: ClassVar[int] = START_SAMPLES
-    refresh_samples: ClassVar[int] = REFRESH_SAMPLES
-    has_measurements: ClassVar[bool] = True
-    copies: ClassVar[int] = 1
+    needs: ClassVar[Needs] = Needs(
+        smallest_batch=2,
+        start_samples=START_SAMPLES,
+        refresh_samples=REFRESH_SAMPLES,
+        measuring_interval=partial(interval_at, jnp),
+    )
 
     def __check_init__(self) -> None:
         for name in ("step_size", "penalty", "gain_exponent"):
             check_positive(name, getattr(self, name))
 
-    def prepare(self, oracle: Oracle, x: PyTree[Array]) -> "TrackedLagrangian":
+    def prepare(self, oracle: Oracle, x: PyTree[Array], iterations: int | None = None) -> "TrackedLagrangian":
         simple = oracle.problem.simple
         if self.adaptive_metric and not simple.separable:
             raise ValueError(
@@ -117,9 +118,6 @@ class TrackedLagrangian(AbstractMethod):
         """With a look at the halves of the batch, for noise, drift and curvature: a whole batch has fewer, larger
         passes."""
         return self._step(oracle, state, k, batch, measuring=True)
-
-    def interval(self, k: Int[Array, ""]) -> Int[Array, ""]:
-        return interval_at(jnp, k)
 
     def rule(self, oracle: Oracle) -> Rule:
         """The rule for this problem."""
@@ -285,21 +283,15 @@ class TrackedLagrangian(AbstractMethod):
         point = state.x if state.metric is None else state.metric * state.x
         return Answer(point, state.rule.constraints, state.rule.weights)
 
-    def is_violated(self, oracle: Oracle, state: TrackedState) -> Bool[Array, ""]:
-        """By more than five standard errors, and a thousandth of the run's length."""
+    def diagnose(self, oracle: Oracle, state: TrackedState, k: Float[Array, ""]) -> Diagnosis:
+        """Violated: by more than five standard errors, and a thousandth of the run's length."""
         s = state.rule
         left = self.rule(oracle).violation(s) ** 2
         far = left > VIOLATED_LENGTH**2 * (1 + _square(state.x)) * diagonal(jnp, s.shape.gram)
-        return jnp.any(far & (left > VIOLATED_ERRORS**2 * s.constraint_filter.error))
+        violated = jnp.any(far & (left > VIOLATED_ERRORS**2 * s.constraint_filter.error))
+        return Diagnosis(violated, s.theta < LEAST_THETA, state.metric, self._remark(s, k))
 
-    def is_stuck(self, state: TrackedState) -> Bool[Array, ""]:
-        return state.rule.theta < LEAST_THETA
-
-    def scales(self, state: TrackedState) -> Vector | None:
-        return state.metric
-
-    def remark(self, state: TrackedState, k: Float[Array, ""]) -> str:
-        s = state.rule
+    def _remark(self, s: RuleState, k: Float[Array, ""]) -> str:
         suffers = is_kinked(jnp, s.curvature) | (k * gain_at(s.gradient_filter, k, self.gain_exponent) >= KINK_GAIN)
         if s.jumps < KINK_JUMPS or not suffers:
             return ""
