@@ -37,7 +37,7 @@ def trained(monkeypatch, on_device, constraints, population):
         for i in range(30):
             x = torch.randn(16, 3, generator=torch.Generator().manual_seed(i), dtype=torch.float64)
             opt.step(closure, (x, x[:, :2] ** 2))
-    assert (opt.rules.near is not opt.rules.on_host) == on_device
+    assert (opt.rules.at_rows is not opt.rules.on_host) == on_device
     return [p.detach() for p in model.parameters()]
 
 

@@ -9,9 +9,9 @@ from torch import Tensor
 from lariax.torch import _device
 from lariax.torch._constraints import Seen
 from lariax.torch._passes import Choice, Passes, Piece
-from lariax.tuned.rule import violation
+from lariax.tuned.rule import RuleState, violation
 
-Move = Callable[[int, Tensor, Tensor], Tensor | float]
+MoveLength = Callable[[int, Tensor, Tensor], Tensor | float]
 """(number of a constraint, residuals, visits) -> how far multipliers move."""
 
 CURRENT, NEXT, WEIGHT, VISITS = range(4)
@@ -45,7 +45,7 @@ class IndexedMultipliers:
             return lambda i, look: (weights, self.weights(look.indexed, which))
         return lambda i, look: (weights[pieces[i].rows], self.weights(look.indexed, which))
 
-    def move(self, looks: list[Any], move: Move) -> None:
+    def move(self, looks: list[Any], move: MoveLength) -> None:
         """y <- [y + move] for the examples of the batch; the old y belongs to the estimate until then."""
         for i, (constraint, (residual, index)) in enumerate(
             zip(self.constraints.values(), self._joined(looks), strict=True)
@@ -60,12 +60,14 @@ class IndexedMultipliers:
                 y[row][index] = new.clamp(min=0) if constraint.inequality else new
             self.changed[i] = index
 
-    def follow(self, looks: list[Seen], rows: int, theta: float, curvature: float) -> None:
+    def follow(self, looks: list[Seen], rows: int, s: RuleState) -> None:
         """The self-tuned rule's move, and the penalty after it. A batch has so many rows."""
+        if not self:
+            return
         waits = [y.shape[1] / rows for y in self.tables]  # calls between two visits to an example
-        lengths = [min(1.0, theta * wait) * self.penalty[NEXT] for wait in waits]
+        lengths = [min(1.0, float(s.theta) * wait) * self.penalty[NEXT] for wait in waits]
         self.move([look.indexed for look in looks], lambda i, residual, _: lengths[i] * residual)
-        self.penalty = (self.penalty[NEXT], curvature / self.size)
+        self.penalty = (self.penalty[NEXT], float(s.curvature.largest) / self.size)
 
     def signal(self, looks: list[Seen]) -> float:
         """What the examples' violations would change of the gradient, squared."""

@@ -26,7 +26,7 @@ DECAY = 0.999  # of the running mean of squares behind the adaptive metric
 EPSILON = 1e-8
 
 
-class Look(NamedTuple):
+class PenaltySample(NamedTuple):
     """The sampled penalty function at one point."""
 
     gradient: Vector
@@ -121,7 +121,7 @@ class QuadraticPenalty(AbstractConstrained):
         self.calls += 1
         return now.loss
 
-    def _start(self, closure: Closure, pieces: list[Piece]) -> Look:
+    def _start(self, closure: Closure, pieces: list[Piece]) -> PenaltySample:
         rows = self.passes.rows(closure, pieces)
         inequality, mean = self.constraints.inequality, self.constraints.mean(rows)
         nothing = torch.zeros_like(mean)
@@ -146,7 +146,7 @@ class QuadraticPenalty(AbstractConstrained):
         multipliers: Tensor,
         slacks: Tensor,
         which: int,
-    ) -> Look:
+    ) -> PenaltySample:
         """An unbiased gradient of  f + y . r + (rho / 2) ||r||^2  and what went into it."""
         passes, graphs = self.passes, []
         if len(pieces) == 1:
@@ -176,7 +176,7 @@ class QuadraticPenalty(AbstractConstrained):
             at += seen.size
         slack_gradient = torch.add(multipliers, mean, alpha=penalty)  # the mean of the weights
         loss, indexed = passes.mean_loss(looks), [look.indexed for look in looks]
-        return Look(passes.total(parts[0]), slack_gradient, mean, loss, indexed)
+        return PenaltySample(passes.total(parts[0]), slack_gradient, mean, loss, indexed)
 
     def _partners(self, rows: Tensor) -> Tensor:
         """For each row the mean of the others; its own value where a constraint has no samples."""

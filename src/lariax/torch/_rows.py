@@ -22,7 +22,7 @@ class RowRule:
         info, inequality, random = torch.finfo(dtype), constraints.inequality, constraints.random
         self.device, self.dtype, self.constraints = constraints.device, dtype, constraints
         here = inequality.cpu().numpy()
-        self.on_host = self.near = Rule(
+        self.on_host = self.at_rows = Rule(
             xp=host,
             eps=float(info.eps),
             tiny=float(info.tiny),
@@ -33,21 +33,21 @@ class RowRule:
             **choices,
         )
         if not is_host(self.device):
-            self.near = replace(
+            self.at_rows = replace(
                 self.on_host,
                 xp=_device,
                 inequality=inequality,
                 least_weights=least_weights(torch, inequality),
                 partners=partial(_partners, _device, random, population),
             )
-        self.weigh = self.near.weigh
+        self.weigh = self.at_rows.weigh
         if _kernels.own_kernels(self.device) is not None:
-            self.weigh = torch.compile(self.near.weigh, dynamic=False)
+            self.weigh = torch.compile(self.at_rows.weigh, dynamic=False)
         self._shape_sent: tuple[Any, bool, Any] = (None, True, None)  # the shape, whether it was coupled, and its copy
 
     def as_rows(self, residuals: Tensor) -> Any:
         """In double precision; on the host tall arrays column by column in memory, which makes for long loops."""
-        if self.near is not self.on_host:
+        if self.at_rows is not self.on_host:
             return residuals.double()
         tall = residuals.ndim == 2 and residuals.shape[0] > residuals.shape[1]
         return residuals.numpy().astype(np.float64, order="F" if tall else "C")
@@ -55,7 +55,7 @@ class RowRule:
     def state_for(self, old: RuleState, s: RuleState, gains: Gains, rho: float) -> RowState:
         """What rows are weighed with, where they are; `s` is the old state with its shape in force."""
         state = row_state(s, gains.constraints, rho)
-        if self.near is self.on_host:
+        if self.at_rows is self.on_host:
             return state
         send = partial(_kernels.sent, device=self.device)
         shape, coupled, there = self._shape_sent

@@ -27,6 +27,9 @@ from lariax.tuned.rule import FirstLook, Rule, RuleState
 from lariax.tuned.shape import PenaltyShape, ShapeInputs, shape_at
 from lariax.tuned.units import LAST_TURN, HessianEstimate, diagonal_of, next_scales
 
+Column = Callable[[Seen, int], Tensor]
+"""(what was seen of a piece, a number) -> values row by row, or their mean."""
+
 ROW_ENTRIES = 2**21
 """Rows of a batch times constraints times parameters up to which gradients are taken row by row,"""
 
@@ -100,17 +103,25 @@ class Survey:
 
     def objective(self, by_row: bool = True) -> Moments:
         """The gradient of the objective, row by row where the closure gives its loss so."""
-        rows, halves = Moments(self.origin), Moments(self.origin)
+        rows = by_row and self.constraints.loss_by_row
+        return self._moments(lambda seen, _: seen.loss, 1, rows, 1 + by_row)[0]
+
+    def _moments(self, column: Column, count: int, by_row: bool, groups: int) -> list[Moments]:
+        """Of the gradients of `count` columns, from sample to sample, or else from group to group of each batch."""
+        rows, parts = ([Moments(self.origin) for _ in range(count)] for _ in range(2))
         with self.passes.undisturbed(), torch.enable_grad():
             for batch in self.batches:
-                if by_row and self.constraints.loss_by_row and self._cheap(batch, 1):
+                if by_row and self._cheap(batch, count):
                     for piece in self.passes.whole(batch):
-                        for chunk in self._each(self.passes.call(self.closure, piece).loss):
-                            rows.add(chunk)
+                        seen = self.passes.call(self.closure, piece)
+                        for i, target in enumerate(rows):
+                            for chunk in self._each(column(seen, i)):
+                                target.add(chunk)
                 else:
-                    for weight, (mean,) in self._parts(batch, 1 + by_row, 1, lambda seen, _: seen.loss.mean()):
-                        halves.add(mean[None], weight)
-        return rows.over(self.passes).joined(halves)
+                    for weight, means in self._parts(batch, groups, count, lambda seen, i: column(seen, i).mean()):
+                        for target, mean in zip(parts, means, strict=True):
+                            target.add(mean[None], weight)
+        return [own.over(self.passes).joined(common) for own, common in zip(rows, parts, strict=True)]
 
     def first_curvature(self, seen: HessianEstimate | None) -> np.float64:
         """Of the objective, on the first batch; where its Hessian was not looked at, from a short step."""
@@ -251,36 +262,18 @@ class Survey:
 
     def jacobian(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The gradient of each row of the residuals, from sample to sample."""
-        moments = self._row_gradients()
-        mean = np.stack([each.mean.double().cpu().numpy() for each in moments])
-        return mean, np.array([each.variance for each in moments]), np.array([each.weight for each in moments])
-
-    def _row_gradients(self) -> list[Moments]:
         places = [(i, block, j) for i, block in enumerate(self.constraints.blocks) for j in range(block.size)]
-        rows, halves = ([Moments(self.origin) for _ in places] for _ in range(2))
 
         def column(seen: Seen, row: int) -> Tensor:
             i, block, j = places[row]
             values = seen.slopes[i].reshape(seen.size if block.random else 1, block.size)
             return values[:, j] * block.constraint.sign
 
-        with self.passes.undisturbed(), torch.enable_grad():
-            for batch in self.batches:
-                if self._cheap(batch, len(places)):
-                    for piece in self.passes.whole(batch):
-                        seen = self.passes.call(self.closure, piece)
-                        for i, target in enumerate(rows):
-                            for chunk in self._each(column(seen, i)):
-                                target.add(chunk)
-                else:
-                    for weight, means in self._parts(batch, 2, len(places), lambda seen, i: column(seen, i).mean()):
-                        for target, mean in zip(halves, means, strict=True):
-                            target.add(mean[None], weight)
-        return [own.over(self.passes).joined(common) for own, common in zip(rows, halves, strict=True)]
+        moments = self._moments(column, len(places), True, 2)
+        mean = np.stack([each.mean.double().cpu().numpy() for each in moments])
+        return mean, np.array([each.variance for each in moments]), np.array([each.weight for each in moments])
 
-    def _parts(
-        self, batch: Any, groups: int, count: int, mean_of: Callable[[Seen, int], Tensor]
-    ) -> Iterator[tuple[float, list[Tensor]]]:
+    def _parts(self, batch: Any, groups: int, count: int, mean_of: Column) -> Iterator[tuple[float, list[Tensor]]]:
         """Of the whole batch in so many parts: how many rows each has, and gradients of `count` means over them."""
         cut = self.passes.cut(batch, groups)
         sums = [[self.origin] * count for _ in cut.shares]

@@ -85,15 +85,10 @@ class TrackedLagrangian(AbstractConstrained):
         super().__init__(
             params, constraints, lr=lr, model=model, population=population, adaptive_metric=adaptive_metric
         )
-        for name, value in (("step_size", step_size), ("penalty", penalty), ("gain_exponent", gain_exponent)):
+        self.choices = {"step_size": step_size, "penalty": penalty, "gain_exponent": gain_exponent}
+        for name, value in self.choices.items():
             if value is not None and not value > 0:
                 raise ValueError(f"{name} must be positive, found {value}.")
-        self.choices = {
-            "step_size": step_size,
-            "penalty": penalty,
-            "gain_exponent": gain_exponent,
-            "one_backward": one_backward,
-        }
         self.one_backward = one_backward
         check_known(multipliers, list(self.constraints.named))
         self.given = dict(multipliers or {})
@@ -164,7 +159,7 @@ class TrackedLagrangian(AbstractConstrained):
         own = rules.cotangent(weighed.each_weights[self.passes.own(cut.total)], cut.total)
         sets = [self.indexed.choice(own, 1, cut.pieces)]
         if measuring:
-            follow, moved = (rules.cotangent(w, cut.total) for w in rules.near.expected_weights(row, c0, c1))
+            follow, moved = (rules.cotangent(w, cut.total) for w in rules.at_rows.expected_weights(row, c0, c1))
             fixed: Choice = lambda i, look: (weights, self.indexed.weights(looks[i].indexed, 0))  # noqa: E731
             sets += [fixed, self.indexed.choice(follow, 1), self.indexed.choice(moved, 1)]
         found, present = self.passes.backward(closure, cut, sets, graphs)
@@ -210,9 +205,8 @@ class TrackedLagrangian(AbstractConstrained):
         return self.rules.on_host
 
     def _make_rules(self) -> RowRule:
-        self.rules = RowRule(
-            self.constraints, self.space.dtype, self.population, is_stiffened=bool(self.indexed), **self.choices
-        )
+        choices = {**self.choices, "one_backward": self.one_backward, "is_stiffened": bool(self.indexed)}
+        self.rules = RowRule(self.constraints, self.space.dtype, self.population, **choices)
         return self.rules
 
     def current(self) -> RuleState | None:
@@ -234,7 +228,7 @@ class TrackedLagrangian(AbstractConstrained):
             innovation = self._square(minus(seen.stale, self.estimate)).item()
             change = self._square(minus(seen.fresh, seen.stale)).item()
             self.known = self.rule.learn(seen.old, seen.turned, innovation, change)
-            self._move_indexed(seen.present, seen.old)
+            self.indexed.follow(seen.present, self.rows, seen.old)
         else:
             fresh, stale, momentum, self.known = None, None, 1.0, self._refused(seen)
             torch._foreach_copy_(self.space.params, self.previous)
@@ -305,10 +299,6 @@ class TrackedLagrangian(AbstractConstrained):
     def _scaling(self) -> Vector | None:
         return None if self.metric is None else [m**2 for m in self.metric]
 
-    def _move_indexed(self, looks: list[Seen], s: RuleState) -> None:
-        if self.indexed:
-            self.indexed.follow(looks, self.rows, float(s.theta), float(s.curvature.largest))
-
     # --- the start, and now and then
 
     def _collect(self, closure: Closure, batch: Any) -> Tensor:
@@ -332,7 +322,7 @@ class TrackedLagrangian(AbstractConstrained):
                 )
             self.known, looks = started
             loss = self.passes.mean_loss(looks)
-            self._move_indexed(looks, self.known)
+            self.indexed.follow(looks, self.rows, self.known)
             self.next_refresh = int(next_refresh(np, 0, self.start, self.window))
             self.recent = self.recent[len(self.recent) - max(self.window - self.next_refresh, 0) :]
             self._move(None, None, 1.0)
