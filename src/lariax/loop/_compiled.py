@@ -52,9 +52,9 @@ class BlockLayout(NamedTuple):
     def place_of(self, iteration: Any) -> Any:
         return iteration + self.start - 1
 
-    def block_of(self, iteration: Any) -> Any:
-        """The first place of the block that an iteration is in."""
-        return self.place_of(iteration) // self.length * self.length
+    def block_after(self, iteration: Any) -> Any:
+        """The first place of the block that the next iteration is in."""
+        return (iteration + self.start) // self.length * self.length
 
     def next_refresh(self, iteration: Array) -> Array:
         """A quarter further on, at the end of a window, which then lies within a block."""
@@ -171,8 +171,8 @@ def advance(
 
     def one_block(carry: tuple[LoopState, Records]) -> tuple[LoopState, Records]:
         before, records = carry
-        place = blocks.block_of(before.iteration + 1)
-        first = place - blocks.start + 1  # the iteration at the first place of the block
+        place = blocks.block_after(before.iteration)
+        first = place - (blocks.start - 1)  # the iteration at the first place of the block
         last = jnp.minimum(first + blocks.length - 1, stop)
         tickets = oracle.draw(before.key, place + jnp.arange(blocks.length), fed)
         return replace(any_block, tickets=tickets, first=first).run(before, records, last)
@@ -268,7 +268,8 @@ class _Block:
         state, measurements = self._iterated(loop.state, loop.iteration + 1, end)
         evaluations = records.evaluations + self.counts.step * (end - loop.iteration - measurements)
         evaluations += self.counts.measuring_step * measurements
-        evaluations += _extra_evaluations(state) - _extra_evaluations(loop.state)
+        if hasattr(state, "extra_evaluations"):
+            evaluations += state.extra_evaluations - loop.state.extra_evaluations
         loop = loop._replace(iteration=end, state=state)
         if self.blocks.window:
             evaluations += jnp.where(end == loop.next_refresh, self.blocks.window * self.counts.refresh, 0)
@@ -336,10 +337,6 @@ class _Block:
 
     def _batch_of(self, iteration: Array) -> Batch:
         return self.oracle.fetch(jax.tree.map(lambda ticket: ticket[iteration - self.first], self.tickets))
-
-
-def _extra_evaluations(state: State) -> Any:
-    return getattr(state, "extra_evaluations", 0)
 
 
 def _row(oracle: Oracle, method: AbstractMethod, loop: LoopState, batch: Batch) -> PyTree:

@@ -31,7 +31,7 @@ class Setup:
     blocks: BlockLayout
     feeder: Feeder
     choice: str  # what was decided for the user, in words
-    iterations: int | None  # the first budget, as the method was told
+    iterations: int | None  # the first budget of them, which the method was prepared for
 
     @property
     def row_numbers(self) -> int:

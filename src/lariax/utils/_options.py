@@ -44,7 +44,8 @@ def check_count(name: str, value: Any, least: int = 1, below: int | None = None)
     if is_number(value, int) and value >= least and (below is None or value < below):
         return
     kind = "a positive integer" if least == 1 else f"a whole number of at least {least}"
-    raise ValueError(f"{name} must be {kind}{'' if below is None else f' below {below:,}'}, found {value!r}.")
+    limit = "" if below is None else f" below {below}" if below < 1000 else f" below 2^{below.bit_length()}"
+    raise ValueError(f"{name} must be {kind}{limit}, found {value!r}.")
 
 
 def check_confidence(value: Any) -> None:
