@@ -11,6 +11,7 @@ import lariax
 
 ROOT = Path(lariax.__file__).parent
 LAYERS = [
+    {"compilation"},
     {"formulas"},
     {"tuned"},
     {"problem", "sets", "prox"},
