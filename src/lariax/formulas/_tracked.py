@@ -16,6 +16,8 @@ INTERVALS = {FIRST: 4, 4 * FIRST: 16, 16 * FIRST: 64, 64 * FIRST: 256}  # then, 
 HASTE = 4.0  # in the first thousand iterations steps may be this much noisier: arriving comes before averaging
 FAR = 10.0  # this many times what is usual, or explained, is something else
 LEAST = 0.02  # a penalty is at least this share of f's curvature: else a start at a minimum of f would stay there
+STRAIGHT = 0.1  # L of a linear function, in units of ||grad f|| over the length of x
+FARTHEST = 1e6  # from this length of x on, steps no longer grow with it
 RARE = 0.1  # entries with less than this share of the mean rms move alike: a rare gradient bends the more when it comes
 FORCE = 4.0  # ||J^T y|| stays below FORCE times the recent maximum of ||grad f||, a penalty step below half of that
 
@@ -175,6 +177,15 @@ def steepened(xp: Any, curvature: Curvature, eigenvalue: Any, tiny: Any) -> Curv
     most = FAR * xp.maximum(eigenvalue, _met(xp, curvature, tiny))
     largest = xp.where(eigenvalue > 0, xp.minimum(curvature.largest, most), curvature.largest)
     return curvature._replace(largest=xp.maximum(largest, eigenvalue / 2))
+
+
+def straightened(xp: Any, curvature: Curvature, slope: Any, size: Any) -> Curvature:
+    """With L enough for ||grad f||^2 = `slope` and x.x = `size`: a step along grad f is at most ten times as long as x.
+
+    Linear functions have no curvature. Were L forgotten, steps would grow for ever and rho would vanish.
+    """
+    least = STRAIGHT * xp.sqrt(slope) / (1 + xp.minimum(xp.sqrt(size), FARTHEST))
+    return curvature._replace(largest=xp.maximum(curvature.largest, least))
 
 
 def travelled(xp: Any, curvature: Curvature, k: Any, length: Any) -> Curvature:

@@ -46,6 +46,7 @@ from lariax.formulas import (
     steepened,
     step_for,
     storm,
+    straightened,
     times,
     travelled,
     updated,
@@ -443,6 +444,7 @@ class TrackedLagrangian(AbstractMethod):
             axis=0,
         )
         force = jnp.maximum(0.8 * s.force, _square(slope))
+        s = s._replace(curvature=straightened(jnp, s.curvature, _square(slope), _square(s.x)))
         load = Load(
             oracle.inequality,
             s.multipliers,

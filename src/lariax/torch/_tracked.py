@@ -41,6 +41,7 @@ from lariax.formulas import (
     rate_at,
     remembered,
     rescaled_entries,
+    straightened,
     travelled,
     updated,
     variance_of_mean,
@@ -626,7 +627,9 @@ class TrackedLagrangian(AbstractConstrained):
         if self.metric is not None:
             s = self._remeasured(closure, s, self.metric)
         survey = self._survey(closure)
-        slope = survey.objective(by_row=False).mean
+        slope = float(sum_of_squares([survey.objective(by_row=False).mean]))
+        size = float(self._length(self.space.point()))
+        s = s._replace(curvature=straightened(np, s.curvature, slope, size))
         load = Load(
             self.rules.inequality,
             s.multipliers,
@@ -640,7 +643,7 @@ class TrackedLagrangian(AbstractConstrained):
         )
         if self.indexed:
             self.indexed_size = self._indexed_size(closure)
-        force = np.maximum(0.8 * s.force, float(sum_of_squares([slope])))
+        force = np.maximum(0.8 * s.force, slope)
         return s._replace(shape=survey.shape(load, s.shape, self.calls), force=force)
 
     def _remeasured(self, closure: Closure, s: Tuned, before: Vector) -> Tuned:
