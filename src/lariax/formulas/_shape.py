@@ -26,6 +26,11 @@ SURE = 3.0
 """Standard errors by which the multiplier of an inequality has to stand out for the inequality to bind surely."""
 
 
+SLOPE = 1e-2
+"""A gradient of a row counts for at least this part of the longest that the row has had of late: where it vanishes, as
+that of x.x at 0, neither penalty nor multiplier has anything to press on, however large it is."""
+
+
 class Shape(NamedTuple):
     """Matrices of m x m, or their diagonals.
 
@@ -38,7 +43,8 @@ class Shape(NamedTuple):
     dual: Any  # M without the directions of dependent rows
     apart: Any  # the two of them with every inequality by itself
     coupled: Any  # inequalities that have entries beside the diagonal
-    gram: Any  # J J^T
+    gram: Any  # J J^T, no entry of its diagonal far below what it was
+    longest: Any  # ||J_i||^2, the recent maximum
     jacobian: Any  # J, tracked from refresh to refresh; without rows in the diagonal case
     variance: Any  # of the errors in its rows
 
@@ -52,7 +58,7 @@ class Shape(NamedTuple):
     def empty(cls, jacobian: Any) -> "Shape":
         """Without rows; `jacobian` is 0 x d."""
         none, nothing = jacobian[:, :0], jacobian[:, 0]
-        return cls(none, none, (none, none), nothing > 0, none, jacobian, nothing)
+        return cls(none, none, (none, none), nothing > 0, none, nothing, jacobian, nothing)
 
 
 class Load(NamedTuple):
@@ -117,14 +123,15 @@ def averaged(xp: Any, before: Shape, jacobian: Any, noise: Any) -> tuple[Any, An
     return before.jacobian + share[:, None] * (jacobian - before.jacobian), left
 
 
-def whitened(xp: Any, jacobian: Any, error: Any, variance: Any, load: Load) -> Shape:
+def whitened(xp: Any, jacobian: Any, error: Any, variance: Any, load: Load, before: Shape | None = None) -> Shape:
     """M = S (B + N)^-1 S with S = diag 1/||J_i|| and B = S J J^T S, over equalities and surely active inequalities.
 
     Weak eigenvalues of B count for no less than the noise of J allows, zero ones are not inverted. A row without a
     gradient has no weight until it has one.
     """
     gram = jacobian @ jacobian.T
-    alive, size = sizes(xp, xp.diag(gram))
+    alive, size, longest = sizes(xp, xp.diag(gram), before)
+    gram = gram + xp.diag(xp.where(alive, size - xp.diag(gram), 0))
     outer = alive[:, None] * alive / xp.sqrt(size)[:, None] / xp.sqrt(size)
     scaled, damping = gram * outer, ridge(xp, size, variance, load)
 
@@ -134,7 +141,7 @@ def whitened(xp: Any, jacobian: Any, error: Any, variance: Any, load: Load) -> S
 
     coupled = alive & surely_active(xp, scaled, size, load)
     apart = inverses(~load.inequality)
-    return Shape(*inverses(~load.inequality | coupled), apart, coupled, gram, jacobian, error)
+    return Shape(*inverses(~load.inequality | coupled), apart, coupled, gram, longest, jacobian, error)
 
 
 def surely_active(xp: Any, scaled: Any, size: Any, load: Load) -> Any:
@@ -175,10 +182,12 @@ def inverse(xp: Any, scaled: Any, together: Any, error: Any, damping: Any) -> tu
     return xp.where(within, penalty, 0), xp.where(within, dual, 0)
 
 
-def sizes(xp: Any, squares: Any) -> tuple[Any, Any]:
-    """Which rows have a gradient, and ||J_i||^2, with 1 for those that have none."""
+def sizes(xp: Any, squares: Any, before: Shape | None) -> tuple[Any, Any, Any]:
+    """Which rows have a gradient; ||J_i||^2, with 1 for those that have none, and not far below the recent maximum; and
+    that maximum."""
     alive = squares > xp.sqrt(xp.finfo(squares.dtype).tiny)
-    return alive, xp.where(alive, squares, 1)
+    longest = squares if before is None else xp.maximum(squares, 0.8 * before.longest)
+    return alive, xp.where(alive, xp.maximum(squares, SLOPE**2 * longest), 1), longest
 
 
 def ridge(xp: Any, size: Any, variance: Any, load: Load) -> Any:
@@ -194,8 +203,12 @@ def ridge(xp: Any, size: Any, variance: Any, load: Load) -> Any:
     return load.curvature / size * xp.sqrt(spread * size.shape[0] / DRIFT)
 
 
-def diagonal_shape(xp: Any, alive: Any, size: Any, variance: Any, largest: Any, load: Load, jacobian: Any) -> Shape:
-    """M = diag 1 / (||J_i||^2 (lambda_max + N_i)), with `largest` the largest eigenvalue of the row-scaled J J^T."""
+def diagonal_shape(
+    xp: Any, rows: tuple[Any, Any, Any], variance: Any, largest: Any, load: Load, jacobian: Any
+) -> Shape:
+    """M = diag 1 / (||J_i||^2 (lambda_max + N_i)), with `rows` from `sizes` and `largest` the largest eigenvalue of the
+    row-scaled J J^T."""
+    alive, size, longest = rows
     strength = largest + ridge(xp, size, variance, load)
     penalty = xp.where(alive, 1 / (size * xp.where(alive, strength, 1)), 0)
-    return Shape(penalty, penalty, (penalty, penalty), load.inequality & False, size, jacobian, 0 * size)
+    return Shape(penalty, penalty, (penalty, penalty), load.inequality & False, size, longest, jacobian, 0 * size)

@@ -17,12 +17,12 @@ def shaped(
     if oracle.rows == 0:
         return Shape.empty(jnp.zeros((0, oracle.dimension), oracle.dtype))
     if not is_whitened(oracle.rows, oracle.dimension):
-        return _diagonal_shape(oracle, point, batches, load, key)
+        return _diagonal_shape(oracle, point, batches, load, before, key)
     jacobian, variance, count = _jacobian(oracle, point, batches)
     error = variance / count
     if before is not None:
         jacobian, error = averaged(jnp, before, jacobian, error)
-    return whitened(jnp, jacobian, error, variance, load)
+    return whitened(jnp, jacobian, error, variance, load, before)
 
 
 def _jacobian(oracle: Oracle, point: Vector, batches: Batch) -> tuple[Array, Array, int]:
@@ -44,7 +44,9 @@ def _jacobian(oracle: Oracle, point: Vector, batches: Batch) -> tuple[Array, Arr
     return reference + mean, jnp.maximum(variance, 0), count
 
 
-def _diagonal_shape(oracle: Oracle, point: Vector, batches: Batch, load: Load, key: Key[Array, ""]) -> Shape:
+def _diagonal_shape(
+    oracle: Oracle, point: Vector, batches: Batch, load: Load, before: Shape | None, key: Key[Array, ""]
+) -> Shape:
     """The shape from products with J and J^T alone.
 
     ||J_i||^2 is taken to be the largest of (J_i v)^2 over eight normal v: rather too large (three times, on average),
@@ -62,7 +64,8 @@ def _diagonal_shape(oracle: Oracle, point: Vector, batches: Batch, load: Load, k
 
     along = for_each(lambda batch: jax.vmap(products(batch)[0])(probes), batches)  # (batches, 8, m)
     count = along.shape[0]
-    alive, size = sizes(jnp, jnp.max(jnp.mean(along, axis=0) ** 2, axis=0))
+    rows = sizes(jnp, jnp.max(jnp.mean(along, axis=0) ** 2, axis=0), before)
+    size = rows[1]
     variance = oracle.batch_size * jnp.mean(jnp.var(along, axis=0, ddof=1), axis=0) if count > 1 else 0 * size
     forward, backward = products(batches.first)
 
@@ -72,4 +75,4 @@ def _diagonal_shape(oracle: Oracle, point: Vector, batches: Batch, load: Load, k
 
     vector, _ = jax.lax.scan(power, jnp.ones(oracle.rows, oracle.dtype), length=PROBES)
     no_jacobian = jnp.zeros((0, oracle.dimension), oracle.dtype)
-    return diagonal_shape(jnp, alive, size, variance, jnp.linalg.norm(vector), load, no_jacobian)
+    return diagonal_shape(jnp, rows, variance, jnp.linalg.norm(vector), load, no_jacobian)

@@ -249,14 +249,14 @@ class Survey:
         if rows == 0:
             return Shape.empty(np.zeros((0, self.space.size)))
         if not is_whitened(rows, self.space.size):
-            return self._diagonal(load, seed)
+            return self._diagonal(load, before, seed)
         moments = self._jacobian()
         jacobian = np.stack([each.mean.double().cpu().numpy() for each in moments])
         variance = np.array([each.variance for each in moments])
         error = variance / np.array([each.weight for each in moments])
         if before is not None:
             jacobian, error = averaged(np, before, jacobian, error)
-        return whitened(np, jacobian, error, variance, load)
+        return whitened(np, jacobian, error, variance, load, before)
 
     def _jacobian(self) -> list[Moments]:
         """The gradient of each row of the residuals, from sample to sample."""
@@ -295,7 +295,7 @@ class Survey:
         for share, own in zip(cut.shares, sums, strict=True):
             yield share * cut.total, self.passes.total(own)
 
-    def _diagonal(self, load: Load, seed: int) -> Shape:
+    def _diagonal(self, load: Load, before: Shape | None, seed: int) -> Shape:
         """From products with J and J^T alone: J v is a difference of values, J^T w a backward pass.
 
         ||J_i||^2 is taken to be the largest of (J_i v)^2 over a few normal v: rather too large, which slows a row down,
@@ -304,7 +304,8 @@ class Survey:
         generator = torch.Generator(self.origin.device).manual_seed(seed)
         with self.passes.undisturbed():
             along = np.stack([self._along(generator) for _ in range(PROBES)], axis=1)
-            alive, size = sizes(np, np.max(np.mean(along, axis=0) ** 2, axis=0))
+            rows = sizes(np, np.max(np.mean(along, axis=0) ** 2, axis=0), before)
+            size = rows[1]
             variance = 0 * size
             if len(self.batches) > 1:
                 variance = load.batch_size * np.mean(np.var(along, axis=0, ddof=1), axis=0)
@@ -313,7 +314,7 @@ class Survey:
                 unit = vector / (np.linalg.norm(vector) + np.finfo(np.float64).tiny)
                 vector = self._forward(self.batches[0], self._backward(self.batches[0], unit / root)) / root
         none = np.zeros((0, self.space.size))
-        return diagonal_shape(np, alive, size, variance, np.linalg.norm(vector), load, none)
+        return diagonal_shape(np, rows, variance, np.linalg.norm(vector), load, none)
 
     def _along(self, generator: torch.Generator) -> np.ndarray:
         """J v for each batch, for one normal v."""

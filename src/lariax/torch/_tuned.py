@@ -83,7 +83,7 @@ class Tuned(NamedTuple):
 
 _FILTER = Filter(0.0, 0.0, 0.0, 0.0)
 _CURVATURE = Curvature(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-_TEMPLATE = Tuned(0, 0, 0, _FILTER, _FILTER, _CURVATURE, 0, 0, Shape(0, 0, (0, 0), 0, 0, 0, 0), 0, 0, 0)
+_TEMPLATE = Tuned(0, 0, 0, _FILTER, _FILTER, _CURVATURE, 0, 0, Shape(0, 0, (0, 0), 0, 0, 0, 0, 0), 0, 0, 0)
 
 
 class Sent(NamedTuple):
