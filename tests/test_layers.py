@@ -16,6 +16,7 @@ LAYERS = [
     {"problem", "sets", "prox"},
     {"oracle"},
     {"certificate"},
+    {"inference"},
     {"methods"},
     {"rivals"},
     {"loop"},

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from lariax import prox, sets
 from lariax.certificate import Certificate, certify
+from lariax.inference import Inference, InferenceError, RandomScaling, inference
 from lariax.loop import STATUSES, Checkpoint, CheckpointError, History, Result, Snapshot, bind, minimize, resume, solve
 from lariax.methods import (
     AbstractMethod,
@@ -55,6 +56,8 @@ __all__ = [
     "DualPenalty",
     "Equal",
     "History",
+    "Inference",
+    "InferenceError",
     "LariaxWarning",
     "Linear",
     "LinearizedALM",
@@ -63,6 +66,7 @@ __all__ = [
     "Problem",
     "Proxy",
     "QuadraticPenalty",
+    "RandomScaling",
     "Result",
     "Snapshot",
     "Stratified",
@@ -71,6 +75,7 @@ __all__ = [
     "TrackedLagrangian",
     "bind",
     "certify",
+    "inference",
     "minimize",
     "multiplier_rule",
     "prox",

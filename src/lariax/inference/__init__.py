@@ -1,0 +1,8 @@
+"""Error bars for the answer and for the prices of the constraints."""
+
+from lariax.inference._errors import InferenceError
+from lariax.inference._infer import infer_run, inference
+from lariax.inference._inference import LAWS, Estimate, Inference, Wald
+from lariax.inference._scaling import RandomScaling
+
+__all__ = ["LAWS", "Estimate", "Inference", "InferenceError", "RandomScaling", "Wald", "infer_run", "inference"]
