@@ -106,7 +106,7 @@ def cases(draws: int = 2000) -> list[Case]:
     equality, active = solution([W], [at - 1], ["c"]), solution([W], [at - 0.5], ["c"])
     free = solution(names=["c"])
     box = solution([eye[1]], [0.0])
-    total = BETA.sum() - 1.0
+    total = BETA.sum() - 1.5
     simplex = solution([np.ones(D), eye[1], eye[2]], [total, 0.0, 0.0])
     unit = float(W @ np.linalg.solve(S, W))
     spread = float(np.sqrt(W @ np.linalg.solve(S, _omega() @ np.linalg.solve(S, W)) + 0.09 * BETA @ BETA + 0.25))

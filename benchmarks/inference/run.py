@@ -97,7 +97,8 @@ def coverage(numbers: Numbers, part: str) -> float:
     """The share of seeds and entries whose interval holds the truth, over the entries that vary."""
     place = numbers.parts[part]
     truth, varies = numbers.truth[place], _varies(numbers, part)
-    inside = (numbers.low[:, place] <= truth) & (truth <= numbers.high[:, place])
+    rounding = 1e-9 * (1 + np.abs(truth))
+    inside = (numbers.low[:, place] <= truth + rounding) & (truth - rounding <= numbers.high[:, place])
     return float(np.mean(inside[:, varies])) if varies.any() else float("nan")
 
 
@@ -110,5 +111,5 @@ def width(numbers: Numbers, part: str) -> float:
 
 
 def _varies(numbers: Numbers, part: str) -> np.ndarray:
-    lengths = np.mean(numbers.high - numbers.low, axis=0)
-    return (lengths > 1e-9 * np.max(lengths))[numbers.parts[part]]
+    spread = np.std(numbers.estimate, axis=0)
+    return (spread > 1e-9 * np.max(spread))[numbers.parts[part]]

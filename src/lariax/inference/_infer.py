@@ -9,7 +9,20 @@ from jaxtyping import ArrayLike, PyTree
 from lariax.certificate import DRAWS
 from lariax.inference._errors import InferenceError
 from lariax.inference._faces import unravel
-from lariax.inference._inference import Candidate, Ends, Estimate, Form, Inference, Row, hull, quantile, standard_errors
+from lariax.inference._inference import (
+    LARGE,
+    Candidate,
+    Ends,
+    Estimate,
+    Form,
+    Inference,
+    Row,
+    hull,
+    quantile,
+    skewed,
+    standard_errors,
+)
+from lariax.inference._large import fitted_large
 from lariax.inference._models import Fitted, fitted
 from lariax.inference._moments import Sample
 from lariax.inference._samples import Extras, Wanted, sample_of, total
@@ -104,8 +117,14 @@ def _inferred(
     oracle = sample.oracle
     z = np.asarray(oracle.coordinates.ravel(point), float)
     y = np.asarray(oracle.rows_named(multipliers), float)
-    found = fitted(sample, z, y, max(SURELY, quantile(confidence) + 1))
-    return assembled(sample, candidates_of(found), z, confidence, _notes(found, oracle))
+    threshold = max(SURELY, quantile(confidence) + 1)
+    if z.size > LARGE:
+        large = fitted_large(sample, z, y, threshold)
+        notes = _notes(oracle, large.ambiguous, large.complete, np.ones(oracle.rows, bool))
+        return assembled(sample, large.candidates, z, confidence, notes)
+    found = fitted(sample, z, y, threshold)
+    notes = _notes(oracle, found.ambiguous, found.complete, found.models[0].determined)
+    return assembled(sample, candidates_of(found), z, confidence, notes)
 
 
 def _check(problem: Any, draws: Any, confidence: Any) -> None:
@@ -141,10 +160,11 @@ def _candidate(found: Fitted, model: Model) -> Candidate:
     return Candidate(
         found.point + model.step,
         model.multipliers[:m],
-        local.objective + float(slope @ model.step),
+        local.objective + float(slope @ model.step) + model.optimism(local.noise),
         values,
         lambda gradients: gradients @ covariance @ gradients.T,
         model.determined[:m],
+        local.skew,
         lambda v: covariance[1 : 1 + d, 1 : 1 + d] @ v,
     )
 
@@ -156,9 +176,10 @@ def assembled(
     form = form_of(sample.oracle)
     d, m = form.d, form.m
     values = np.stack([np.concatenate([[c.objective], c.x, c.multipliers, c.residuals]) for c in candidates])
-    errors = np.stack([standard_errors(c.covariance(np.eye(1 + d + 2 * m))) for c in candidates])
-    errors = np.where(errors > CLEAN * np.max(errors, initial=0), errors, 0)
+    errors = np.stack([_errors(candidate, d, m) for candidate in candidates])
     ends = hull(values, errors, confidence)
+    if d > LARGE:
+        ends.law[1 : 1 + d] = "not asked"
     first = candidates[0]
     apart = z - first.x
     own = errors[0, 1 : 1 + d]
@@ -167,7 +188,7 @@ def assembled(
     return Inference(
         x=Estimate(*(unravel(form.coordinates, part) for part in parts[0])),
         multipliers={row.name: _multiplier(_cut(parts[1], *_edges(row)), row, first) for row in form.blocks},
-        objective=Estimate(*(part[0] if part.dtype.kind == "U" else float(part[0]) for part in ends)),
+        objective=_objective(_cut(ends, 0, 1), errors[0, 0], first.skew, confidence),
         constraints={row.name: _value(_cut(parts[2], *_edges(row)), row) for row in form.blocks},
         confidence=confidence,
         draws=total(sample),
@@ -180,12 +201,31 @@ def assembled(
     )
 
 
+def _errors(candidate: Candidate, d: int, m: int) -> np.ndarray:
+    """Of (E f, x, y, r); those of a large x are left open."""
+    if d <= LARGE:
+        errors = standard_errors(candidate.covariance(np.eye(1 + d + 2 * m)))
+        return np.where(errors > CLEAN * np.max(errors, initial=0), errors, 0)
+    rows = np.zeros((1 + 2 * m, 1 + d + 2 * m))
+    rows[0, 0], rows[1:, 1 + d :] = 1, np.eye(2 * m)
+    errors = np.full(1 + d + 2 * m, np.nan)
+    errors[np.r_[0, 1 + d : 1 + d + 2 * m]] = standard_errors(candidate.covariance(rows))
+    return errors
+
+
 def _cut(ends: Ends, first: int, last: int) -> Ends:
     return Ends(*(part[first:last] for part in ends))
 
 
 def _edges(row: Row) -> tuple[int, int]:
     return row.rows.start, row.rows.stop
+
+
+def _objective(ends: Ends, error: float, skew: float, confidence: float) -> Estimate:
+    """With the side lengthened on which rare large losses may not have been seen."""
+    more = skewed(error, skew, confidence)
+    estimate, own, low, high = (float(part[0]) for part in ends[:4])
+    return Estimate(estimate, own, low + min(more, 0), high + max(more, 0), str(ends.law[0]))
 
 
 def _multiplier(ends: Ends, row: Row, candidate: Candidate) -> Estimate:
@@ -237,19 +277,19 @@ def _distance(off: float) -> tuple[str, ...]:
     )
 
 
-def _notes(found: Fitted, oracle: Oracle) -> tuple[str, ...]:
+def _notes(oracle: Oracle, ambiguous: np.ndarray, complete: bool, determined: np.ndarray) -> tuple[str, ...]:
     notes = []
     m = oracle.rows
-    unsure = [block.name for block in oracle.blocks if np.any(found.ambiguous[:m][block.rows])]
-    faces = int(np.sum(found.ambiguous[m:]))
+    unsure = [block.name for block in oracle.blocks if np.any(ambiguous[:m][block.rows])]
+    faces = int(np.sum(ambiguous[m:]))
     if unsure or faces:
         names = [*map(repr, unsure), *([f"{faces} bounds of {type(oracle.problem.simple).__name__}"] if faces else [])]
         notes.append(
             f"whether {', '.join(names)} {'is' if len(names) == 1 and faces < 2 else 'are'} active at the solution "
             "cannot be told from these samples, so no normal law holds: where it matters, intervals cover both cases."
         )
-    if not found.complete:
+    if not complete:
         notes.append("not every combination of the rows that may be active was looked at: intervals may be too short.")
-    if not np.all(found.models[0].determined[:m]):
+    if not np.all(determined[:m]):
         notes.append("active rows depend on each other: their multipliers are not unique, and have no interval.")
     return tuple(notes)

@@ -61,6 +61,7 @@ class Candidate(NamedTuple):
         objective, residuals: E f and E r there.
         covariance: of several numbers, from their derivatives in (E f, x, y, r), stacked.
         determined: which multipliers are.
+        skew: the third cumulant of the objective's estimate.
         product: of the covariance of x with a vector.
     """
 
@@ -70,6 +71,7 @@ class Candidate(NamedTuple):
     residuals: np.ndarray
     covariance: Callable[[Float[np.ndarray, "q p"]], Float[np.ndarray, "q q"]]
     determined: np.ndarray
+    skew: float
     product: Callable[[np.ndarray], np.ndarray]
 
 
@@ -262,12 +264,17 @@ def hull(values: Float[np.ndarray, "k q"], errors: Float[np.ndarray, "k q"], con
     """The interval that covers those of all candidates, the first of which has the estimate."""
     t = quantile(confidence)
     first, error = values[0], errors[0]
-    close = SAME * error + ROUNDING * (np.max(errors, initial=0) + np.abs(first))
+    close = SAME * error + ROUNDING * (np.max(np.nan_to_num(errors), initial=0) + np.abs(first))
     same = np.all((np.abs(values - first) <= close) & (np.abs(errors - error) <= close), axis=0)
     low = np.where(same, first - t * error, np.min(values - t * errors, axis=0))
     high = np.where(same, first + t * error, np.max(values + t * errors, axis=0))
     law = np.where(same, np.where(error > 0, "normal", "fixed"), "conservative")
     return Ends(first, np.where(same, error, np.nan), low, high, law)
+
+
+def skewed(error: float, skew: float, confidence: float) -> float:
+    """How much farther the longer side of an interval reaches when the noise is skewed: Johnson's correction."""
+    return skew / (6 * error**2) * (1 + 2 * quantile(confidence) ** 2) if error > 0 else 0.0
 
 
 def quantile(confidence: float) -> float:

@@ -16,9 +16,9 @@ from lariax.oracle import Oracle
 
 Vector = np.ndarray
 MOST_STEPS = 15  # of Newton's method; a point at the limit takes two
-SMALL = 0.01  # standard errors: a step that counts as none
+SMALL = 0.001  # standard errors: a step that counts as none
 MOST_AMBIGUOUS = 5  # rows of which every combination is looked at
-KINKED = 0.3  # of a change of the gradient, unexplained by its derivative
+KINKED = 0.1  # of a change of the gradient, unexplained by its derivative
 REACH = 3.0  # standard errors, as far as which the derivative must explain it
 
 
@@ -75,7 +75,7 @@ def fitted(sample: Sample, z: Vector, y: Vector, threshold: float) -> Fitted:
     assert stage.model is not None
     raise InferenceError(
         f"Newton's method does not settle on these samples (the last step was {_length(stage.model.step):.3g} long, "
-        f"after {_length(stage.z - z):.3g} in all): x is not near a solution. Solve longer, or start elsewhere."
+        f"after {_length(stage.z - z):.3g} in all): x is not near a solution, or a function has kinks. Solve longer."
     )
 
 
@@ -117,6 +117,7 @@ def localized(oracle: Oracle, stage: Stage, seen: Moments) -> Local:
         np.concatenate([found.means.residuals, values]),
         np.concatenate([[block.inequality for block in oracle.blocks for _ in range(block.size)], inequality]) > 0,
         found.noise,
+        float(found.skew),
     )
 
 
@@ -165,25 +166,35 @@ def with_alternatives(stage: Stage, threshold: float) -> Fitted:
     assert stage.model is not None
     z, model, local = stage.z, stage.model, stage.local.moved(stage.model.step)
     ambiguous = _ambiguous(local, model, threshold)
-    places = np.flatnonzero(ambiguous)
-    complete = places.size <= MOST_AMBIGUOUS
-    if complete:
-        choices = [np.array(choice, bool) for choice in product((False, True), repeat=places.size)]
-    else:
-        own = model.active[places]
-        flipped = [own ^ (np.arange(places.size) == i) for i in range(places.size)]
-        choices = [np.zeros(places.size, bool), np.ones(places.size, bool), *flipped]
+    others, complete = choices_of(model.active, ambiguous)
     models = [model._replace(step=np.zeros_like(z))]
-    for choice in choices:
-        active = model.active.copy()
-        active[places] = choice
-        if np.array_equal(active, model.active):
-            continue
+    for active in others:
         try:
             models.append(solved(local, active))
         except InferenceError:  # without the row there is no minimum
             complete = False
     return Fitted(z, local, tuple(models), ambiguous, complete)
+
+
+def choices_of(
+    active: Bool[np.ndarray, " M"], ambiguous: Bool[np.ndarray, " M"]
+) -> tuple[list[Bool[np.ndarray, " M"]], bool]:
+    """The other sets of active rows that ambiguous ones allow, and whether these are all of them."""
+    places = np.flatnonzero(ambiguous)
+    complete = places.size <= MOST_AMBIGUOUS
+    if complete:
+        choices = [np.array(choice, bool) for choice in product((False, True), repeat=places.size)]
+    else:
+        own = active[places]
+        flipped = [own ^ (np.arange(places.size) == i) for i in range(places.size)]
+        choices = [np.zeros(places.size, bool), np.ones(places.size, bool), *flipped]
+    sets = []
+    for choice in choices:
+        other = active.copy()
+        other[places] = choice
+        if not np.array_equal(other, active):
+            sets.append(other)
+    return sets, complete
 
 
 def _ambiguous(local: Local, model: Model, threshold: float) -> Bool[np.ndarray, " M"]:

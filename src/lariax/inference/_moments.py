@@ -66,13 +66,17 @@ class Means(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """The means, their derivatives in x, and the covariance of (E f, gradient, E r) as means over the samples."""
+    """The means, their derivatives in x, and the covariance of (E f, gradient, E r) as means over the samples.
+
+    `skew` is the third cumulant of the mean of f + y . r, which the noise moves the objective at the solution by.
+    """
 
     means: Means
     slope: Vector
     hessian: Float[Array, "d d"]
     jacobian: Float[Array, "m d"]
     noise: Float[Array, "p p"]
+    skew: Float[Array, ""]
 
 
 class _Scatter(NamedTuple):
@@ -81,6 +85,8 @@ class _Scatter(NamedTuple):
     weight: Float[Array, ""]
     mean: Float[Array, " p"]
     squares: Float[Array, "p p"]
+    load: Float[Array, " p"]  # of the number whose
+    cubes: Float[Array, ""]  # are summed
 
     def plus(self, rows: Float[Array, "n p"], weights: Float[Array, " n"]) -> "_Scatter":
         """With some more rows: pairwise, so that means far from 0 cost no digits."""
@@ -90,8 +96,12 @@ class _Scatter(NamedTuple):
         total = self.weight + new
         share = jnp.where(total > 0, new / jnp.where(total > 0, total, 1), 0)
         step = mean - self.mean
-        squares = self.squares + (weights * apart.T) @ apart + self.weight * share * jnp.outer(step, step)
-        return _Scatter(total, self.mean + share * step, squares)
+        own = (weights * apart.T) @ apart
+        squares = self.squares + own + self.weight * share * jnp.outer(step, step)
+        s, a, b = self.load @ step, self.load @ self.squares @ self.load, self.load @ own @ self.load
+        cubes = self.cubes + weights @ (apart @ self.load) ** 3 + s**3 * self.weight * share * (1 - 2 * share)
+        cubes += 3 * s * ((1 - share) * b - share * a)
+        return _Scatter(total, self.mean + share * step, squares, self.load, cubes)
 
 
 @eqx.filter_jit
@@ -136,12 +146,15 @@ def moments(sample: Sample, z: Vector, y: Multipliers) -> Moments:
 
     start = _nothing(sample)
     bends = jax.tree.map(lambda part: jnp.zeros((*part.shape, z.size), part.dtype), start)
-    scatters = [_start(sample, i, size) for i, _ in sample.random]
+    load = jnp.concatenate([jnp.ones(1, z.dtype), jnp.zeros_like(z), y])
+    scatters = [_start(sample, i, load) for i, _ in sample.random]
     found, bends, *scatters = jax.lax.fori_loop(0, sample.steps, add, (start, bends, *scatters))
     noise = jnp.zeros((size, size), z.dtype)
+    skew = jnp.zeros((), z.dtype)
     for (i, _), scatter in zip(sample.random, scatters, strict=True):
         noise += sample.fractions[i] * _of_the_mean(sample, i, scatter)
-    return Moments(found, bends.objective, bends.gradient, bends.residuals, noise)
+        skew += scatter.cubes / sample.sizes[i] ** 2 if isinstance(scatter, _Scatter) else 0
+    return Moments(found, bends.objective, bends.gradient, bends.residuals, noise, skew)
 
 
 def _rows(sample: Sample, z: Vector, y: Multipliers, batch: Batch) -> dict[int, Float[Array, "n p"]]:
@@ -165,11 +178,11 @@ def _rows(sample: Sample, z: Vector, y: Multipliers, batch: Batch) -> dict[int, 
 # --- the covariance of means
 
 
-def _start(sample: Sample, source: int, size: int) -> _Scatter | Float[Array, "clusters p"]:
-    dtype = sample.oracle.dtype
+def _start(sample: Sample, source: int, load: Float[Array, " p"]) -> _Scatter | Float[Array, "clusters p"]:
+    none = jnp.zeros((), load.dtype)
     if source == 0 and sample.clusters is not None:
-        return jnp.zeros((sample.count, 1 + size), dtype)
-    return _Scatter(jnp.zeros((), dtype), jnp.zeros(size, dtype), jnp.zeros((size, size), dtype))
+        return jnp.zeros((sample.count, 1 + load.size), load.dtype)
+    return _Scatter(none, jnp.zeros_like(load), jnp.zeros((load.size, load.size), load.dtype), load, none)
 
 
 def _added(sample: Sample, source: int, scatter: PyTree, rows: Float[Array, "n p"], step: Int[Array, ""]) -> PyTree:
@@ -233,7 +246,7 @@ def covariance(sample: Sample, z: Vector, y: Multipliers, loads: Load) -> Float[
         rows = dict(zip((i for i, _ in sample.random), _loaded(sample, z, y, batch, loads), strict=True))
         return tuple(_added(sample, i, s, rows[i], step) for i, s in zip(rows, scatters, strict=True))
 
-    scatters = tuple(_start(sample, i, count) for i, _ in sample.random)
+    scatters = tuple(_start(sample, i, jnp.zeros(count, z.dtype)) for i, _ in sample.random)
     found = jax.lax.fori_loop(0, sample.steps, add, scatters)
     total = jnp.zeros((count, count), z.dtype)
     for (i, _), scatter in zip(sample.random, found, strict=True):
@@ -262,3 +275,42 @@ def _loaded(sample: Sample, z: Vector, y: Multipliers, batch: Batch, loads: Load
                 own = loads.residuals[:, None, block.rows]
                 total = total + jnp.sum(weight * tangent + own * value, axis=-1)
         yield total.T
+
+
+@eqx.filter_jit
+def weighted(sample: Sample, z: Vector, y: Multipliers, load: Load) -> tuple[Vector, Multipliers]:
+    """The covariance of one load with all of (gradient of the Lagrangian, E r), as means over the samples."""
+    one = jax.tree.map(lambda part: part[None], load)
+
+    def loaded(step: Int[Array, ""]) -> dict[int, Float[Array, " n"]]:
+        rows = _loaded(sample, z, y, sample.batch(step), one)
+        return {i: row[:, 0] for (i, _), row in zip(sample.random, rows, strict=True)}
+
+    def of_step(step: Int[Array, ""], centre: dict[int, Array]) -> tuple[Vector, Multipliers]:
+        look = sample.oracle.look(z, sample.batch(step))
+        seen = loaded(step)
+        shares = {
+            i: sample.fractions[i] * sample.weights(feed, step) * (seen[i] - centre[i]) / sample.sizes[i]
+            for i, feed in sample.random
+        }
+        objective = shares[0] if 0 in shares else jnp.zeros_like(look.objective)
+        rows, values = [], []
+        for block, weight, residual in zip(sample.oracle.blocks, sample.oracle.split(y), look.residuals, strict=True):
+            share = jnp.zeros(residual.shape[0], z.dtype) if block.source is None else shares[block.source]
+            rows.append(share[:, None] * weight)
+            values.append(share @ residual)
+        return look.pull((objective, tuple(rows)))[0], jnp.concatenate([jnp.zeros(0, z.dtype), *values])
+
+    def add_mean(step: Int[Array, ""], total: dict[int, Array]) -> dict[int, Array]:
+        seen = loaded(step)
+        return {i: total[i] + sample.weights(feed, step) @ seen[i] for i, feed in sample.random}
+
+    nothing = {i: jnp.zeros((), z.dtype) for i, _ in sample.random}
+    centre = jax.lax.fori_loop(0, sample.steps, add_mean, nothing)
+    start = _nothing(sample)
+    return jax.lax.fori_loop(
+        0,
+        sample.steps,
+        lambda step, total: jax.tree.map(jnp.add, total, of_step(step, centre)),
+        (start.gradient, start.residuals),
+    )

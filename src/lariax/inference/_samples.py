@@ -58,6 +58,27 @@ def sample_of(problem: Problem, point: PyTree, wanted: Wanted, seed: Any, extras
     )
 
 
+def part_of(sample: Sample, most: int, number: int) -> Sample:
+    """At most so many of the samples, for what needs no more of them; the next `number`: other ones. Sizes stay."""
+    size = sample.oracle.batch_size
+    if sample.count or int(sample.steps) * size <= most:
+        return sample
+    key = jax.random.fold_in(sample.key, number)
+    steps = max(1, most // size)
+
+    def part(feed: AbstractFeed | None) -> AbstractFeed | None:
+        if not isinstance(feed, AllRows):
+            return feed
+        order = jax.random.permutation(sample.key, feed.rows)
+        chosen = jnp.roll(order, -number * steps * size)[: steps * size]
+        assert isinstance(feed.source, Dataset)
+        rows = Dataset(feed.source.fetch(chosen))
+        return AllRows(rows, len(rows))
+
+    feeds = tuple(part(feed) for feed in sample.feeds)
+    return dataclasses.replace(sample, feeds=feeds, key=key, steps=jnp.asarray(steps, jnp.int32))
+
+
 def total(sample: Sample) -> int:
     """How many samples there are, over all sources."""
     return int(sum(float(sample.sizes[i]) for i, _ in sample.random))
@@ -76,7 +97,7 @@ def _finite(i: int, source: AbstractSource | None, wanted: Wanted, key: Any) -> 
         some = jax.random.permutation(jax.random.fold_in(jax.random.fold_in(key, _SUBSET), i), len(source))[
             : wanted.rows
         ]
-        return Dataset(jax.tree.map(lambda array: array[some], source.arrays))
+        return Dataset(source.fetch(some))
     return source
 
 

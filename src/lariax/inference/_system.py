@@ -13,6 +13,8 @@ which asks H to be positive definite along the null space alone: the second-orde
 from typing import NamedTuple
 
 import numpy as np
+import scipy.linalg
+import scipy.optimize
 from jaxtyping import Bool, Float
 
 from lariax.inference._errors import InferenceError
@@ -33,6 +35,7 @@ class Local(NamedTuple):
         bend: the set's part of it.
         rows, values, inequality: gradients and residuals of all rows, and which are r <= 0.
         noise: the covariance of the means (E f, gradient of the Lagrangian, residuals of the constraints).
+        skew: the third cumulant of the estimate of the objective.
     """
 
     objective: float
@@ -43,6 +46,7 @@ class Local(NamedTuple):
     values: Vector
     inequality: Bool[np.ndarray, " M"]
     noise: Float[np.ndarray, "p p"]
+    skew: float
 
     @property
     def constraints(self) -> int:
@@ -73,6 +77,11 @@ class Model(NamedTuple):
 
     def covariance(self, noise: Float[np.ndarray, "p p"]) -> Float[np.ndarray, "q q"]:
         return self.response @ noise @ self.response.T
+
+    def optimism(self, noise: Float[np.ndarray, "p p"]) -> float:
+        """By how much the least value on the samples is too low on average: tr(K^-1 cov F) / 2, to second order."""
+        p = len(noise) - 1  # of x and of the constraints' multipliers, which come first
+        return -float(np.sum(self.response[1 : 1 + p, :] * noise[1:, :])) / 2
 
 
 def solved(local: Local, active: Bool[np.ndarray, " M"], with_response: bool = True) -> Model:
@@ -105,8 +114,13 @@ def solved(local: Local, active: Bool[np.ndarray, " M"], with_response: bool = T
 
 
 def settled(local: Local, active: Bool[np.ndarray, " M"]) -> Model:
-    """The model whose active rows are those of the quadratic problem: exchanged one by one, from a first guess."""
-    active = active | ~local.inequality
+    """The model whose active rows are those of the quadratic problem.
+
+    Found as a point of least distance (C. L. Lawson, R. J. Hanson, "Solving Least Squares Problems", 1974), where H is
+    positive definite without any inequality; then, or else from a first guess, rows are exchanged one by one.
+    """
+    found = _by_least_distance(local)
+    active = (active if found is None else found) | ~local.inequality
     lengths = np.linalg.norm(local.rows, axis=1)
     least = 1e-12 * (np.abs(local.values) + lengths)
     for _ in range(MOST_EXCHANGES * (active.size + 1)):
@@ -125,6 +139,32 @@ def settled(local: Local, active: Bool[np.ndarray, " M"]) -> Model:
         "no set of active rows explains the point: rows may contradict each other, or x is far from a solution. Solve "
         "longer, or drop constraints that repeat each other."
     )
+
+
+def _by_least_distance(local: Local) -> Bool[np.ndarray, " M"] | None:
+    """The active rows of the quadratic problem; None where it is not convex."""
+    own, rows, values = ~local.inequality, local.rows[local.inequality], local.values[local.inequality]
+    null, back, _ = _split(local.rows[own])
+    if not rows.size or null.shape[1] == 0:
+        return None
+    across = -back @ local.values[own]
+    try:
+        root = np.linalg.cholesky(null.T @ local.hessian @ null)
+    except np.linalg.LinAlgError:
+        return None
+    free = scipy.linalg.cho_solve((root, True), null.T @ (local.slope + local.hessian @ across))
+    normals = scipy.linalg.solve_triangular(root, (rows @ null).T, lower=True)
+    excess = values + rows @ (across - null @ free)
+    lengths = np.sqrt(np.sum(normals**2, axis=0))
+    lengths = np.where(lengths > 0, lengths, 1)
+    matrix = np.vstack([-normals, excess]) / lengths
+    try:
+        weights, _ = scipy.optimize.nnls(matrix, np.eye(len(matrix))[-1])
+    except RuntimeError:  # too many iterations
+        return None
+    active = np.zeros(own.size, bool)
+    active[local.inequality] = weights > 0
+    return active
 
 
 def _split(rows: Float[np.ndarray, "a d"]) -> tuple[np.ndarray, np.ndarray, Bool[np.ndarray, " a"]]:
