@@ -145,14 +145,14 @@ class TestSolve:
 
 WRONG = {
     "nothing to solve": (["solve"], 2, "say what to solve"),
-    "unknown name": (["solve", "fairnes"], 2, "Did you mean fairness"),
+    "unknown name": (["solve", "fairnes"], 2, "Did you mean 'fairness'"),
     "very unknown name": (["solve", "zzzz"], 2, "`lariax list` shows"),
-    "unknown entry": (["list", "portfolios"], 2, "Did you mean portfolio"),
+    "unknown entry": (["list", "portfolios"], 2, "Did you mean 'portfolio'"),
     "unknown option of an entry": (["solve", "portfolio", "-o", "asets=3"], 2, "Did you mean 'assets'"),
     "option without a value": (["solve", "portfolio", "-o", "assets"], 2, "name=value"),
     "options for a file": (["solve", "mine.py", "-o", "a=1"], 2, "entries of the gallery"),
     "x0 for an entry": (["solve", "portfolio", "--x0", "a.npy"], 2, "bring their own start"),
-    "missing file": (["solve", "mime.py:problem"], 2, "there is no file mime.py. Did you mean mine.py"),
+    "missing file": (["solve", "mime.py:problem"], 2, "there is no file mime.py. Did you mean 'mine.py'"),
     "file that is not Python": (["solve", "prose.py"], 2, "line 1, is not Python"),
     "missing name": (["solve", "mine.py:problen"], 2, "Did you mean 'problem'"),
     "no x0": (["solve", "blank.py"], 2, "has no x0"),
@@ -160,7 +160,7 @@ WRONG = {
     "not a problem": (["solve", "mine.py:number"], 2, "must be an lx.Problem"),
     "a function that fails": (["solve", "mine.py:broken"], 1, "line 21, in broken: return 1 / 0"),
     "an objective that fails": (["solve", "mine.py:unsound", "--seconds", "1"], 1, "in <lambda>: unsound"),
-    "unknown method": (["solve", "mine.py", "--method", "QuadraticPenality"], 2, "Did you mean QuadraticPenalty"),
+    "unknown method": (["solve", "mine.py", "--method", "QuadraticPenality"], 2, "Did you mean 'QuadraticPenalty'"),
     "code as a method": (["solve", "mine.py", "--method", "__import__('os')"], 2, "takes a name, or name(setting"),
     "method with a wrong setting": (["solve", "mine.py", "--method", "QuadraticPenalty(step_size=-1)"], 2, "positive"),
     "no iterations": (["solve", "mine.py", "--iterations", "0"], 2, "positive integer"),
@@ -211,6 +211,26 @@ class TestRuns:
 
     def test_certify_with_another_problem(self, lariax, solved):
         lariax("certify", solved["folder"], "--problem", "mine.py:unsound", code=2)
+
+    def test_inference(self, lariax, place, solved):
+        told = lariax("inference", solved["folder"], code=2).stderr
+        assert f"lariax inference {solved['folder']} --problem mine.py:pair" in " ".join(told.split())
+        found = json.loads(lariax("inference", solved["folder"], "--problem", "mine.py:pair", "--json").stdout)
+        names = [(entry["part"], entry["name"]) for entry in found["entries"]]
+        assert names == [
+            ("x", "x[0]"),
+            ("x", "x[1]"),
+            ("multipliers", "sum"),
+            ("constraints", "sum"),
+            ("objective",) * 2,
+        ]
+        kept = runs.load(place / solved["folder"]).inference
+        assert kept.entries[0].low < kept.entries[0].estimate < kept.entries[0].high
+        lariax("report", solved["folder"])
+        page = (place / solved["folder"] / "report.html").read_text()
+        assert 'href="#inference"' in page
+        assert "Multipliers" in page
+        assert "standard error" in lariax("inference", solved["folder"], "--problem", "mine.py:pair").stdout
 
     def test_compare(self, lariax, solved):
         text = lariax("compare", solved["folder"], solved["folder"]).stdout

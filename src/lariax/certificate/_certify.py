@@ -21,6 +21,7 @@ from lariax.certificate._sizes import Sizes, sizes_at
 from lariax.certificate._tolerance import RelativeTolerance, Tolerance, better, refutes
 from lariax.oracle import as_arrays
 from lariax.problem import Problem, as_key
+from lariax.utils import check_among, check_confidence
 
 ON = ("samples", "heldout")
 SHARE = 0.5  # of what may go wrong, for a run's own multipliers; the rest is for fitted ones
@@ -120,10 +121,8 @@ def _check(problem: Any, draws: Any, confidence: Any, on: Any) -> None:
         raise TypeError(f"certify takes an lx.Problem first, found {type(problem).__name__}.")
     if draws is not None and (not isinstance(draws, int | np.integer) or draws < 1):
         raise ValueError(f"draws must be a positive integer, or None for all rows of the data, found {draws!r}.")
-    if not 0.5 <= confidence < 1:
-        raise ValueError(f"confidence must be at least 0.5 and below 1, found {confidence!r}.")
-    if on not in ON:
-        raise ValueError(f"on must be one of {', '.join(map(repr, ON))}, found {on!r}.")
+    check_confidence(confidence)
+    check_among("on", on, ON)
     if on == "heldout" and not problem.has_heldout:
         raise ValueError('on="heldout" needs a problem with heldout=, found none. Give lx.Problem a source for it.')
 

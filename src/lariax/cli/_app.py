@@ -122,6 +122,29 @@ def certify(
 
 
 @app.command()
+def inference(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
+    draws: Annotated[
+        int | None,
+        typer.Option(
+            help="Samples of each source; else all rows of data, or as many as the run drew.", show_default=False
+        ),
+    ] = None,
+    confidence: Annotated[float, typer.Option(help="Of each interval.")] = 0.95,
+    seed: Annotated[int, typer.Option(help="Of the fresh samples.")] = 1,
+    problem: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE.py[:NAME]", help="The problem, if the run was of one in a file.", show_default=False
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Error bars for the answer of a run, its multipliers and its objective, and keep them in its folder."""
+    _runs.infer(Screen(as_json), run, draws, confidence, seed, problem)
+
+
+@app.command()
 def compare(runs: Folders, as_json: Json = False) -> None:
     """Runs in one table."""
     screen = Screen(as_json)

@@ -4,5 +4,17 @@ from lariax.inference._errors import InferenceError
 from lariax.inference._infer import infer_run, inference
 from lariax.inference._inference import LAWS, Estimate, Inference, Wald
 from lariax.inference._scaling import RandomScaling
+from lariax.inference._table import Entry, entries
 
-__all__ = ["LAWS", "Estimate", "Inference", "InferenceError", "RandomScaling", "Wald", "infer_run", "inference"]
+__all__ = [
+    "LAWS",
+    "Entry",
+    "Estimate",
+    "Inference",
+    "InferenceError",
+    "RandomScaling",
+    "Wald",
+    "entries",
+    "infer_run",
+    "inference",
+]

@@ -12,6 +12,7 @@ import scipy.sparse.linalg
 import scipy.stats
 from jaxtyping import Array, Float, PyTree
 
+from lariax.inference._table import as_frame, as_html, as_rich, as_text
 from lariax.oracle import Coordinates
 
 LAWS = ("normal", "fixed", "conservative", "undetermined", "random scaling", "not asked")
@@ -194,23 +195,15 @@ class Inference:
 
     def to_frame(self) -> Any:
         """A pandas frame with a row for each number."""
-        from lariax.inference._table import as_frame
-
         return as_frame(self)
 
     def __str__(self) -> str:
-        from lariax.inference._table import as_text
-
         return as_text(self)
 
     def __rich__(self) -> Any:
-        from lariax.inference._table import as_rich
-
         return as_rich(self)
 
     def _repr_html_(self) -> str:
-        from lariax.inference._table import as_html
-
         return as_html(self)
 
     def _check_candidates(self) -> None:

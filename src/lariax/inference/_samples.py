@@ -92,6 +92,11 @@ def _finite(i: int, source: AbstractSource | None, wanted: Wanted, key: Any) -> 
             "rows as an lx.Dataset and write the rate of a group as E[value * member] / E[member]."
         )
     if isinstance(source, Stream):
+        if source.repeat:
+            raise ValueError(
+                "the rows of a Stream with repeat=True come again, and nothing tells how many different ones there "
+                "are. Give them as an lx.Dataset, or use repeat=False."
+            )
         return _read(source, DRAWS if wanted.rows is None else wanted.rows)
     if isinstance(source, Dataset) and wanted.rows is not None and wanted.rows < len(source):
         some = jax.random.permutation(jax.random.fold_in(jax.random.fold_in(key, _SUBSET), i), len(source))[

@@ -11,7 +11,6 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from lariax.inference._inference import Inference
 from lariax.problem import visible
 
 MOST_ROWS = 40  # of x, and of each constraint, in a table to look at
@@ -19,7 +18,7 @@ _HEAD = ("", "estimate", "standard error", "low", "high", "law")
 _PARTS = ("estimate", "standard_error", "low", "high", "law")
 
 
-class Line(NamedTuple):
+class Entry(NamedTuple):
     """One number with its interval."""
 
     part: str  # x, multipliers, objective, constraints
@@ -31,7 +30,7 @@ class Line(NamedTuple):
     law: str
 
 
-def lines(inference: Inference, most: int | None = None) -> Iterator[Line]:
+def entries(inference: Any, most: int | None = None) -> Iterator[Entry]:
     """Number by number: x, the multipliers, the objective, the constraints; of each array the first `most`."""
     leaves = [jax.tree_util.tree_leaves_with_path(getattr(inference.x, part)) for part in _PARTS]
     for parts in zip(*leaves, strict=True):
@@ -43,37 +42,37 @@ def lines(inference: Inference, most: int | None = None) -> Iterator[Line]:
     yield from _entries("objective", "objective", [getattr(inference.objective, part) for part in _PARTS], most)
 
 
-def _entries(part: str, name: str, arrays: list[Any], most: int | None) -> Iterator[Line]:
+def _entries(part: str, name: str, arrays: list[Any], most: int | None) -> Iterator[Entry]:
     shape = np.shape(arrays[0])
     flat = [np.ravel(array) for array in arrays]
     for place in range(flat[0].size if most is None else min(most, flat[0].size)):
         index = str([int(i) for i in np.unravel_index(place, shape)]) if shape else ""
         estimate, error, low, high = (float(array[place]) for array in flat[:-1])
-        yield Line(part, f"{name}{index}", estimate, error, low, high, str(flat[-1][place]))
+        yield Entry(part, f"{name}{index}", estimate, error, low, high, str(flat[-1][place]))
 
 
-def as_frame(inference: Inference) -> Any:
+def as_frame(inference: Any) -> Any:
     import pandas as pd
 
-    rows = list(lines(inference))
-    return pd.DataFrame(rows, columns=list(Line._fields)).set_index(["part", "name"])
+    rows = list(entries(inference))
+    return pd.DataFrame(rows, columns=list(Entry._fields)).set_index(["part", "name"])
 
 
-def _table(inference: Inference) -> list[tuple[str, ...]]:
+def _table(inference: Any) -> list[tuple[str, ...]]:
     titles = {"multipliers": "multiplier of ", "constraints": "value of "}
     rows = []
-    for line in lines(inference, MOST_ROWS):
+    for line in entries(inference, MOST_ROWS):
         numbers = (f"{value:.4g}" if np.isfinite(value) else "-" for value in line[2:6])
         rows.append((f"{titles.get(line.part, '')}{line.name}", *numbers, line.law))
     return rows
 
 
-def caption(inference: Inference) -> str:
+def caption(inference: Any) -> str:
     """What the numbers are about."""
     return f"{inference.about.capitalize()}; {inference.confidence:.4g} confidence each."
 
 
-def as_rich(inference: Inference) -> RenderableType:
+def as_rich(inference: Any) -> RenderableType:
     table = Table(*_HEAD)
     for row in _table(inference):
         table.add_row(*(Text(visible(cell)) for cell in row))
@@ -81,14 +80,14 @@ def as_rich(inference: Inference) -> RenderableType:
     return Group(table, Text(visible(caption(inference)), style="bold"), *notes)
 
 
-def as_text(inference: Inference) -> str:
+def as_text(inference: Any) -> str:
     console = Console(file=StringIO(), width=140, color_system=None, force_terminal=False)
     with console.capture() as capture:
         console.print(as_rich(inference))
     return capture.get().rstrip()
 
 
-def as_html(inference: Inference) -> str:
+def as_html(inference: Any) -> str:
     top = "".join(f"<th>{escape(cell)}</th>" for cell in _HEAD)
     body = "".join(
         f"<tr>{''.join(f'<td>{escape(visible(cell))}</td>' for cell in row)}</tr>" for row in _table(inference)

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Key
 from scipy.optimize import nnls
 
-from lariax.methods import AbstractMethod
+from lariax.methods import Diagnosis
 from lariax.oracle import Batch, Oracle, Vector
 
 SAMPLES = 2048
@@ -65,15 +65,12 @@ class Around(NamedTuple):
     has_gradient: Bool[Array, " blocks"]
 
 
-def judged(
-    oracle: Oracle, method: AbstractMethod, state: Any, x: Any, violations: np.ndarray, key: Key[Array, ""]
-) -> Verdict:
+def judged(oracle: Oracle, known: Diagnosis, x: Any, violations: np.ndarray, key: Key[Array, ""]) -> Verdict:
     """Of a run that has spent its budget at x. `violations` are those on record, from first to last."""
     if any(source is not None and source.from_host for source in oracle.sources):
         return Verdict("budget")  # the rows of a Stream are the run's
     point = oracle.coordinates.ravel(x)
-    scales = method.scales(state)
-    scales = jnp.ones_like(point) if scales is None else scales
+    scales = jnp.ones_like(point) if known.scales is None else known.scales
     plain = replace(oracle, scaling=scales, has_slacks=False, copies=1)
     fresh = _Fresh(plain, key)
     away = float(jnp.linalg.norm(point / scales))
@@ -81,20 +78,20 @@ def judged(
         return Verdict("unbounded", draws=fresh.draws)
     if not away < LOST:
         return Verdict("stalled", ("x has run away.",), fresh.draws)
-    if bool(method.is_stuck(state)):
+    if bool(known.stuck):
         return Verdict("stalled", ("The last steps were all refused.",), fresh.draws)
-    if not bool(method.is_violated(oracle, state)):
+    if not bool(known.violated):
         return Verdict("budget", draws=fresh.draws)
     return _of_violation(oracle, fresh, point / scales, violations)
 
 
-def has_kinks(oracle: Oracle, method: AbstractMethod, state: Any, x: Any, key: Key[Array, ""]) -> bool:
+def has_kinks(oracle: Oracle, known: Diagnosis, x: Any, key: Key[Array, ""]) -> bool:
     """Whether slopes of single samples near x change by jumps: more over a step than eight times as much as over an
     eighth of it. True where it cannot be seen: samples come from the host, or functions have a rule of their own."""
     if any(source is not None and source.from_host for source in oracle.sources):
         return True
-    point, scales = oracle.coordinates.ravel(x), method.scales(state)
-    scales = jnp.ones_like(point) if scales is None else scales
+    point = oracle.coordinates.ravel(x)
+    scales = jnp.ones_like(point) if known.scales is None else known.scales
     fresh = _Fresh(replace(oracle, scaling=scales, has_slacks=False, copies=1), key)
     try:
         return int(_jumps(fresh.oracle, point / scales, fresh.half(0), key)) >= KINKED

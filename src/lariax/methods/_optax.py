@@ -6,9 +6,9 @@ from typing import Any, ClassVar, NamedTuple
 import equinox as eqx
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
-from lariax.methods._base import AbstractMethod, Answer
+from lariax.methods._base import AbstractMethod, Answer, Diagnosis, Needs
 from lariax.oracle import Batch, Oracle, Vector
 from lariax.oracle import Look as Seen
 from lariax.prox import Zero
@@ -17,6 +17,10 @@ from lariax.tuned import Pressure, Sizes, limit_of, looked, pressed, relaxed, un
 
 Rule = tuple[tuple[Pressure, Sizes], ...]
 """One entry a constraint."""
+
+
+def _measuring_interval(k: Int[Array, ""]) -> Int[Array, ""]:
+    return jnp.where(k < 8, 1, jnp.where(k < 64, 8, 64))
 
 
 class OptaxState(NamedTuple):
@@ -58,21 +62,13 @@ class Optax(AbstractMethod):
     optimizer: optax.GradientTransformation = eqx.field(static=True)
     steps: Any = None
 
-    wants_slacks: ClassVar[bool] = False
-    smallest_batch: ClassVar[int] = 2
-    start_samples: ClassVar[int] = 2
-    refresh_samples: ClassVar[int] = 0
-    has_measurements: ClassVar[bool] = True
-    copies: ClassVar[int] = 1
+    needs: ClassVar[Needs] = Needs(smallest_batch=2, start_samples=2, measuring_interval=_measuring_interval)
 
     def __check_init__(self) -> None:
         if not (hasattr(self.optimizer, "init") and hasattr(self.optimizer, "update")):
             raise TypeError(f"lx.Optax takes an optimizer such as optax.adamw(3e-4), found {self.optimizer!r}.")
 
-    def told(self, iterations: int | None) -> "Optax":
-        return self if self.steps is not None or iterations is None else Optax(self.optimizer, float(iterations))
-
-    def prepare(self, oracle: Oracle, x: PyTree[Array]) -> "Optax":
+    def prepare(self, oracle: Oracle, x: PyTree[Array], iterations: int | None = None) -> "Optax":
         problem = oracle.problem
         if not isinstance(problem.regularizer, Zero | None):
             raise ValueError(
@@ -85,7 +81,7 @@ class Optax(AbstractMethod):
                 f"lx.Optax projects onto boxes only, since it does not know the metric of its optimizer, found "
                 f"{problem.within!r}. Use lx.TrackedLagrangian(), or state the set as constraints."
             )
-        return self
+        return self if self.steps is not None or iterations is None else Optax(self.optimizer, float(iterations))
 
     def init(self, oracle: Oracle, point: Vector, batches: Batch) -> OptaxState:
         seen = oracle.look(point, batches.first)
@@ -114,9 +110,6 @@ class Optax(AbstractMethod):
             rule.append((pressure, looked(jnp, sizes, pressure.calls + 1, products, squares)))
         return self._step(oracle, state, batch, tuple(rule))
 
-    def interval(self, k: Int[Array, ""]) -> Int[Array, ""]:
-        return jnp.where(k < 8, 1, jnp.where(k < 64, 8, 64))
-
     def _step(self, oracle: Oracle, state: OptaxState, batch: Batch, rule: Rule) -> OptaxState:
         seen = oracle.look(state.x, batch)
         gradient = seen.gradient(oracle.split(state.multipliers))
@@ -142,18 +135,15 @@ class Optax(AbstractMethod):
             new.append((pressed(jnp, pressure, block.inequality, mean, variance, self.steps, limit), sizes))
         return tuple(new)
 
-    def refresh(self, oracle: Oracle, state: OptaxState, batches: Batch, key: Key[Array, ""]) -> OptaxState:
-        return state
-
     def answer(self, oracle: Oracle, state: OptaxState, k: Float[Array, ""]) -> Answer:
         return Answer(state.x, _levels(oracle, state.rule), state.multipliers)
 
-    def is_violated(self, oracle: Oracle, state: OptaxState) -> Bool[Array, ""]:
+    def diagnose(self, oracle: Oracle, state: OptaxState, k: Float[Array, ""]) -> Diagnosis:
         found = jnp.asarray(False)
         for block, (pressure, _) in zip(oracle.blocks, state.rule, strict=True):
             level = pressure.level if block.inequality else jnp.abs(pressure.level)
             found = found | jnp.any(level > 3 * pressure.deviation)
-        return found
+        return Diagnosis(violated=found)
 
     def observe(self, oracle: Oracle, state: OptaxState, k: Float[Array, ""]) -> dict[str, Array]:
         units = [unit_of(jnp, sizes, jnp.max(pressure.widest)) for pressure, sizes in state.rule]

@@ -1,16 +1,9 @@
 """A set as a term."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from lariax.prox._base import AbstractProximable
-
-if TYPE_CHECKING:  # the sets build on this package
-    from lariax.sets import AbstractSet
 
 
 class Indicator(AbstractProximable):
@@ -26,7 +19,7 @@ class Indicator(AbstractProximable):
     [1. 0.]
     """
 
-    set: AbstractSet
+    set: AbstractProximable
 
     @property
     def separable(self) -> bool:
