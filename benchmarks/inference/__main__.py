@@ -1,6 +1,6 @@
 """How often the error bars of `lx.inference` hold the truth, and how long they are.
 
-python -m benchmarks.inference                    # 1,000 seeds of each case, written to benchmarks/RESULTS.md
+python -m benchmarks.inference                    # 1,000 seeds of each case, written to benchmarks/results/inference.md
 python -m benchmarks.inference --seeds 100 --dry
 """
 
@@ -42,7 +42,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--only", default="", help="cases whose name holds this")
-    parser.add_argument("--dry", action="store_true", help="print, and leave RESULTS.md alone")
+    parser.add_argument("--dry", action="store_true", help="print, and leave the results alone")
     options = parser.parse_args()
     start = time.perf_counter()
     rows, failed = [], []
