@@ -60,8 +60,8 @@ def main() -> None:
         "## Error bars",
         "",
         f"The share of {options.seeds:,} seeds whose 95 % interval holds the truth, entries together, and the mean "
-        "width beside that of an oracle which knows the standard deviation of the estimate over the seeds. 2,000 draws (data "
-        "set: 500 rows, 50 variables: 4,000). Asked for: 93.5 to 96.5 %, and 95 % at least (up to the error of the "
+        "width beside that of an oracle which knows the standard deviation of the estimate over the seeds. 2,000 draws "
+        "(data set: 500 rows, 50 variables: 4,000). Asked for: 93.5 to 96.5 %, and 95 % at least (up to the error of the "
         f"count) where the law is not normal. {words}",
         "",
         *table(head, rows),
