@@ -9,6 +9,7 @@ import typer
 
 from lariax.cli import _doctor, _gallery, _rates, _runs, _solve
 from lariax.cli._console import Screen, show_warnings
+from lariax.compilation import keep_programs
 
 app = typer.Typer(
     name="lariax",
@@ -198,4 +199,5 @@ def main() -> Any:
     if sys.stdout is not None:
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # names may hold what a terminal cannot show
     show_warnings()
+    keep_programs()
     app()
