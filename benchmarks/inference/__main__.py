@@ -61,8 +61,8 @@ def main() -> None:
         "",
         f"The share of {options.seeds:,} seeds whose 95 % interval holds the truth, entries together, and the mean "
         "width beside that of an oracle which knows the standard deviation of the estimate over the seeds. 2,000 draws "
-        "(data set: 500 rows, 50 variables: 4,000). Asked for: 93.5 to 96.5 %, and 95 % at least (up to the error of the "
-        f"count) where the law is not normal. {words}",
+        "(data set: 500 rows, 50 variables: 4,000). Asked for: 93.5 to 96.5 %; where the law is not normal "
+        f"at least that. {words}",
         "",
         *table(head, rows),
         "",
