@@ -20,6 +20,7 @@ LAYERS = [
     {"problem"},
     {"oracle"},
     {"certificate"},
+    {"inference"},
     {"checkpoint"},
     {"methods"},
     {"rivals"},
