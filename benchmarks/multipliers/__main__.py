@@ -3,7 +3,7 @@
     python -m benchmarks.multipliers --data FOLDER [--only NAME ...] [--keep FILE] [--ablations] [--write]
 
 Merit = objective + 2 x violation on all training rows, each divided by its range over the front of fixed weights. Of a
-method with a grid the setting counts that is best for the first seed, scenario by scenario.
+method with a grid the setting counts that is best in the mean over all seeds of the two best for the first.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import torch
 
 from benchmarks._results import write
 from benchmarks.multipliers.report import report, summary
-from benchmarks.multipliers.run import ablations, cost, figures, keep, kept
+from benchmarks.multipliers.run import Runs, ablations, cost, figures
 from benchmarks.multipliers.scenarios import scenarios
 
 
@@ -24,8 +24,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=None, help="scenarios")
     parser.add_argument("--methods", nargs="*", default=None)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--keep", type=Path, default=None, help="a file of figures: those in it are not made again")
-    parser.add_argument("--ablations", action="store_true", help="parts of the rule turned off, with one seed")
+    parser.add_argument("--keep", type=Path, default=None, help="a file of runs: those in it are not made again")
+    parser.add_argument("--ablations", action="store_true", help="parts of the rule turned off")
     parser.add_argument("--cost", action="store_true", help="microseconds of a step")
     parser.add_argument("--write", action="store_true", help="into RESULTS.md")
     options = parser.parse_args()
@@ -35,9 +35,7 @@ def main() -> None:
     known = {n: s for n, s in everything.items() if options.only is None or n in options.only}
     if options.data is None:
         print("left out: Fashion-MNIST (give --data with a folder that holds fashion_mnist_8k.npz)")
-    found = kept(options.keep)
-    found |= figures({n: s for n, s in known.items() if n not in found}, options.seeds, options.methods)
-    keep(options.keep, found)
+    found = figures(known, options.seeds, options.methods, Runs(options.keep))
     print(summary(found))
     costs = {name: cost(known[name]) for name in ("adult", "tight") if options.cost and name in known}
     print({name: [round(number, 2) for number in numbers] for name, numbers in costs.items()}, flush=True)
