@@ -37,16 +37,16 @@ format: $(VENV)/.ready        ## rewrite the files as `make lint` wants them
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(VENV)/.ready         ## speed as ratios in one run, written to benchmarks/RESULTS.md
+bench: $(VENV)/.ready         ## speed as ratios in one run, written to benchmarks/results
 	$(BIN)/python -m benchmarks.speed
 
 rates: $(VENV)/.ready         ## the paper's rates, measured; tables and pictures in ./rates
 	$(BIN)/python -m lariax.rates --processes $(WORKERS)
 
-rivals: $(VENV)/.ready        ## methods of other papers on the same problems, written to benchmarks/RESULTS.md
+rivals: $(VENV)/.ready        ## methods of other papers on the same problems, written to benchmarks/results
 	$(BIN)/python -m benchmarks.rivals --processes $(WORKERS) --write
 
-peers: $(VENV)/.ready         ## cooper-optim and humancompatible-train beside ours, written to benchmarks/RESULTS.md
+peers: $(VENV)/.ready         ## cooper-optim and humancompatible-train beside ours, written to benchmarks/results
 	$(BIN)/python -m benchmarks.peers $(if $(DATA),--data $(DATA)) --write
 
 kill: $(VENV)/.ready          ## kill 200 runs at random moments, resume them, compare the answers

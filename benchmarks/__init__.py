@@ -1,1 +1,1 @@
-"""Measurements of Lariax. Each module writes its own section of RESULTS.md."""
+"""Measurements of Lariax. Each module writes its own page in benchmarks/results."""

@@ -1,6 +1,7 @@
-"""RESULTS.md, section by section, and what benchmarks show on the way there."""
+"""The pages of `benchmarks/results`, one a benchmark, and what benchmarks show on the way there."""
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import date
@@ -10,19 +11,31 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-RESULTS = Path(__file__).parent / "RESULTS.md"
+RESULTS = Path(__file__).parent / "results"
+FIGURES = RESULTS / "figures"
+"""Pictures are made by their commands, and not kept in the repository."""
 
 
-def write(name: str, section: str, page: Path = RESULTS) -> None:
-    """Replace a benchmark's own section of the results (or of another page), and leave the others alone."""
+def write(name: str, text: str) -> Path:
+    """A benchmark's page of the results, whole; it begins with a heading."""
+    page = RESULTS / f"{name}.md"
+    least = min(len(marks) for marks in re.findall(r"^(#+) ", text, re.MULTILINE))
+    page.write_text(re.sub(rf"^#{{{least - 1}}}(#+ )", r"\1", text.strip(), flags=re.MULTILINE) + "\n")
+    return page
+
+
+def figures(name: str) -> Path:
+    """The folder for a benchmark's pictures."""
+    folder = FIGURES / name
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def replace_section(name: str, text: str, page: Path) -> None:
+    """What stands between the marks of this name on a page of the docs."""
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-    text = page.read_text() if page.exists() else "# Results\n"
-    if begin in text:
-        before, rest = text.split(begin, 1)
-        after = rest.split(end, 1)[1]
-    else:
-        before, after = text.rstrip() + "\n\n", "\n"
-    page.write_text(f"{before}{begin}\n{section}\n{end}{after}")
+    before, rest = page.read_text().split(begin, 1)
+    page.write_text(f"{before}{begin}\n{text}\n{end}{rest.split(end, 1)[1]}")
 
 
 def origin(module: str, packages: Sequence[str], seconds: float) -> str:

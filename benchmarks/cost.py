@@ -152,7 +152,7 @@ def refreshes_within(first: int, last: int) -> list[int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cost", description=__doc__)
-    parser.add_argument("--write", action="store_true", help="write the table to benchmarks/RESULTS.md")
+    parser.add_argument("--write", action="store_true", help="write the page of the results")
     options, console = parser.parse_args(), Console(width=160)
     lines = [
         f"`python -m benchmarks.cost --write`, {date.today()}, {processor()}, {os.cpu_count()} cores, jax "

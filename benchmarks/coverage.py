@@ -1,6 +1,6 @@
 """How often the intervals of the certificate hold the truth, and how long they are.
 
-    python -m benchmarks.coverage                 # 2,000 repetitions of each case, written to benchmarks/RESULTS.md
+    python -m benchmarks.coverage                 # 2,000 repetitions of each case, written to benchmarks/results
 
 Every case is a linear objective with noise, an inequality with a noisy gradient, and a set: all that is estimated is
 known exactly. A case is "covered" when the interval holds the truth, for the multipliers that the certificate

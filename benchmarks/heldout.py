@@ -176,7 +176,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", type=int, nargs="*", help="numbers of the ways to run, from 0")
     parser.add_argument("--keep", type=Path, help="a file of JSON lines that results are added to and read from")
-    parser.add_argument("--write", action="store_true", help="put the table into benchmarks/RESULTS.md")
+    parser.add_argument("--write", action="store_true", help="write the page of the results")
     args = parser.parse_args()
     kept = [json.loads(line) for line in args.keep.read_text().splitlines()] if args.keep and args.keep.exists() else []
     done = {row["title"]: row for row in kept}

@@ -1,6 +1,6 @@
 """Kill runs at random moments, resume them, and compare the answers with those of runs that were left alone.
 
-    python -m benchmarks.kill                    # 200 runs, and the table of RESULTS.md
+    python -m benchmarks.kill                    # 200 runs, and a page in benchmarks/results
     python -m benchmarks.kill --runs 10 --seed 3
 
 A process solves a problem with checkpoints and is killed (SIGKILL: it can do nothing about it) at a random moment;

@@ -113,7 +113,7 @@ def measured(case: Case, positive: Positive, seeds: int, tick: Callable[[], None
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.kinks", description=__doc__)
     parser.add_argument("--seeds", type=int, default=16)
-    parser.add_argument("--write", action="store_true", help="write the table to benchmarks/RESULTS.md")
+    parser.add_argument("--write", action="store_true", help="write the page of the results")
     options, console, began = parser.parse_args(), Console(width=160), time.perf_counter()
     jax.config.update("jax_enable_x64", True)
     cases = (newsvendors(), quantile(), hinge())

@@ -1,6 +1,6 @@
 """What it costs to save a run on the way, as a ratio.
 
-    python -m benchmarks.overhead                # a few minutes; a section of RESULTS.md
+    python -m benchmarks.overhead                # a few minutes; a page in benchmarks/results
     python -m benchmarks.overhead --seconds 5 --pairs 1
 
 The same iterations of the default method, with `checkpoint=` at its default interval and without, in turn, after

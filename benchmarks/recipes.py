@@ -210,7 +210,7 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=12)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--only", default="", help="data sets whose names contain this")
-    parser.add_argument("--write", action="store_true", help="write the table to benchmarks/RESULTS.md")
+    parser.add_argument("--write", action="store_true", help="write the page of the results")
     options = parser.parse_args()
     torch.set_num_threads(1)
     console, begin, rows = Console(), time.time(), []

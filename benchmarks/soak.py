@@ -1,6 +1,6 @@
 """One long run, watched: do memory and speed stay what they were?
 
-    python -m benchmarks.soak                    # an hour; the table of RESULTS.md
+    python -m benchmarks.soak                    # an hour; a page in benchmarks/results
     python -m benchmarks.soak --minutes 2
 
 The default method on a data set, with checkpoints every few seconds, a record every 50 iterations (so that the history

@@ -334,8 +334,8 @@ def main() -> None:
     for row in rows:
         table.add_row(*(cell.replace("`", "") for cell in row))
     console.print(table)
-    write("speed", markdown(rows))
-    console.print(f"written to {RESULTS}")
+    page = write("speed", markdown(rows))
+    console.print(f"written to {page}")
 
 
 if __name__ == "__main__":

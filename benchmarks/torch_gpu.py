@@ -1,7 +1,7 @@
 """The torch optimizers on an accelerator: the update against the copy bandwidth, a step against its bare passes.
 
 python -m benchmarks.torch_gpu --out gpu.json
-python -m benchmarks.torch_gpu --report gpu.json                            # into RESULTS.md
+python -m benchmarks.torch_gpu --report gpu.json                            # into benchmarks/results
 python -m benchmarks.torch_gpu --device cpu --parameters 1e5 --rows 64      # the same code, small
 """
 
@@ -175,7 +175,7 @@ def _peak(device: str, function: Callable[[], object]) -> int:
 
 
 def report(figures: dict[str, Any]) -> str:
-    """The section of RESULTS.md."""
+    """The page of the results."""
     moved, updates = 7 * 4 * figures["parameters"], figures["update_seconds"]
     of_updates, of_steps = [], []
     for name, seconds in updates.items():
@@ -219,7 +219,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=8192)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--out", type=Path, help="where to write the figures as JSON")
-    parser.add_argument("--report", type=Path, help="write such figures into RESULTS.md, and measure nothing")
+    parser.add_argument("--report", type=Path, help="write such figures into benchmarks/results, and measure nothing")
     options = parser.parse_args()
     if options.report:
         write("torch-gpu", report(json.loads(options.report.read_text())))

@@ -115,7 +115,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=None, help="a folder with fashion_mnist_8k.npz")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--out")
-    parser.add_argument("--write", action="store_true", help="into RESULTS.md")
+    parser.add_argument("--write", action="store_true", help="into benchmarks/results")
     options = parser.parse_args()
     begin = time.perf_counter()
     torch.set_num_threads(1)

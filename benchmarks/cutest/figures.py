@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import matplotlib as mpl
 import numpy as np
 
+from benchmarks._results import figures
+
 if TYPE_CHECKING:
     from benchmarks.cutest.run import Cell
 
@@ -30,7 +32,7 @@ def draw(cells: "Sequence[Cell]") -> Path:
         panel.grid(alpha=0.3)
     np.atleast_1d(panels)[0].set_ylabel("share of problems")
     np.atleast_1d(panels)[0].legend(fontsize=7, loc="lower right")
-    path = Path(__file__).parent / "profiles.png"
+    path = figures("cutest") / "profiles.png"
     figure.savefig(path, dpi=100)
     plt.close(figure)
     return path

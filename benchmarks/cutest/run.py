@@ -171,7 +171,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="problems; by default all")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--evaluations", type=int, default=1000, help="gradients of the objective for each method")
-    parser.add_argument("--write", action="store_true", help="write table and figure to benchmarks/RESULTS.md")
+    parser.add_argument("--write", action="store_true", help="write the page of the results, and a figure")
     options, console, began = parser.parse_args(), Console(), time.perf_counter()
     names, found = options.names or EQUALITIES, []
     with progress(console) as bar:
@@ -189,7 +189,7 @@ def main() -> None:
     console.print("\n".join(lines))
     if not options.write:
         return
-    path = figures.draw(found)
+    figures.draw(found)
     head = [
         "## Noisy CUTEst",
         "",
@@ -200,8 +200,6 @@ def main() -> None:
         "beta = 1 and both of its rules for Lipschitz constants; the better one counts, problem by problem.",
         "",
         *lines,
-        "",
-        f"![performance profiles](cutest/{path.name})",
         "",
         *cells_as_table(found),
     ]

@@ -17,7 +17,7 @@ from rich.console import Console
 
 import lariax as lx
 from benchmarks._pool import side_by_side
-from benchmarks._results import RESULTS, origin, progress, table, write
+from benchmarks._results import origin, progress, table, write
 from benchmarks.fuzz.draw import TOGETHER, TRUTHS, case_of
 from benchmarks.fuzz.judge import TIMES, Verdict, judged
 from benchmarks.fuzz.problems import Case
@@ -126,7 +126,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--case", type=int, help="this one alone")
     parser.add_argument("--draws", type=float, default=DRAWS, help="from each source")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--write", action="store_true", help="write the table to benchmarks/RESULTS.md")
+    parser.add_argument("--write", action="store_true", help="write the page of the results")
     return parser.parse_args()
 
 
@@ -165,6 +165,6 @@ def main() -> None:
     for line in table(HEAD, counts(ends)):
         console.print(line, highlight=False)
     if options.write:
-        write("fuzz", section(ends, options.seed, draws, time.perf_counter() - began))
-        console.print(f"written to {RESULTS}")
+        page = write("fuzz", section(ends, options.seed, draws, time.perf_counter() - began))
+        console.print(f"written to {page}")
     sys.exit(any(end.fails for end in ends))

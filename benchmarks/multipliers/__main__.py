@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, default=None, help="a file of runs: those in it are not made again")
     parser.add_argument("--ablations", action="store_true", help="parts of the rule turned off")
     parser.add_argument("--cost", action="store_true", help="microseconds of a step")
-    parser.add_argument("--write", action="store_true", help="into RESULTS.md")
+    parser.add_argument("--write", action="store_true", help="into benchmarks/results")
     options = parser.parse_args()
     torch.set_num_threads(1)
     begin = time.perf_counter()

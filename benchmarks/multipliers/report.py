@@ -1,4 +1,4 @@
-"""The section of RESULTS.md."""
+"""The page of the results."""
 
 from benchmarks._results import origin, table
 from benchmarks.multipliers.run import Found

@@ -11,8 +11,8 @@ os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_
 
 from rich.console import Console
 
-from benchmarks._results import RESULTS, origin, progress, write
-from benchmarks.peers.figures import FIGURES, draw
+from benchmarks._results import figures, origin, progress, write
+from benchmarks.peers.figures import draw
 from benchmarks.peers.jobs import Plan, outcomes, task_of
 from benchmarks.peers.methods import JAX, RIVALS, TORCH
 from benchmarks.peers.problems import GAP, problems
@@ -29,7 +29,7 @@ METHODS = (JAX, TORCH, *RIVALS)
 
 
 def section(found: list[Outcome], missing: list[str], plan: Plan, folder: Path) -> str:
-    """The section of RESULTS.md."""
+    """The page of the results."""
     seconds = sum(each.spent for each in found)
     settings = " ".join(f"{name}: {len(rival.grid[: plan.settings])}." for name, rival in RIVALS.items())
     rounds = ", ".join(
@@ -63,8 +63,7 @@ def section(found: list[Outcome], missing: list[str], plan: Plan, folder: Path) 
             body += ["", *problem_section(task, here)]
             if name == "adult-gap-64-32":
                 body += ["", FRONT, *front_table(here, GAP)]
-        path = draw(data, parts, folder)
-        body += ["", f"![{data}]({os.path.relpath(path, RESULTS.parent)})"]
+        draw(data, parts, folder)
         everything += parts
     lines += ["", "Of the rivals the one that is best in the end, by its merit:", "", *summary_table(everything), *body]
     lines += ["", *(f"Left out: {what}." for what in missing), "", NOTES.read_text().strip()]
@@ -142,11 +141,10 @@ def main() -> None:
             )
             bar.update(task, advance=1, description=f"{each.problem}: {each.method}")
     found = [pickle.loads(files[pair].read_bytes()) for pair in pairs]
-    text = section(found, missing, plan, FIGURES if options.write else options.results)
+    text = section(found, missing, plan, figures("peers") if options.write else options.results)
     console.print(text, markup=False, soft_wrap=True)
     if options.write:
-        write("peers", text)
-        console.print(f"written to {RESULTS}")
+        console.print(f"written to {write('peers', text)}")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from benchmarks.peers.methods import JAX, RIVALS, TORCH
 from benchmarks.peers.run import Outcome, Trace
 from benchmarks.peers.tasks import Shape
 
-FIGURES = Path(__file__).parent / "figures"
 """Where the results refer to."""
 
 STYLES = {

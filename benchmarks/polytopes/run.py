@@ -18,7 +18,7 @@ from rich.table import Table
 
 import lariax as lx
 from benchmarks._pool import side_by_side
-from benchmarks._results import RESULTS, origin, progress, table, write
+from benchmarks._results import origin, progress, table, write
 from benchmarks.polytopes.cases import CASES
 from benchmarks.polytopes.problems import Case
 from benchmarks.polytopes.reference import limit, solve
@@ -136,7 +136,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--draws", default="10000,100000", help="the last number is judged")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--write", action="store_true", help="write the table to benchmarks/RESULTS.md")
+    parser.add_argument("--write", action="store_true", help="write the page of the results")
     return parser.parse_args()
 
 
@@ -164,8 +164,8 @@ def main() -> None:
     console.print(shown)
     console.print(summary(scores, draws))
     if options.write:
-        write("polytopes", section(scores, draws, options.seeds, time.perf_counter() - began))
-        console.print(f"written to {RESULTS}")
+        page = write("polytopes", section(scores, draws, options.seeds, time.perf_counter() - began))
+        console.print(f"written to {page}")
     sys.exit(any(not score.passes for score in scores))
 
 

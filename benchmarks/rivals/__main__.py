@@ -8,10 +8,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks._results import RESULTS, progress, write
+from benchmarks._results import figures, progress, write
 from benchmarks.rivals.methods import CONSTANT, FALLING
 from benchmarks.rivals.problems import problems
-from benchmarks.rivals.report import FIGURES, figure, picture_of, table
+from benchmarks.rivals.report import figure, table
 from benchmarks.rivals.run import BATCH, DRAWS, SEEDS, TUNING_DRAWS, TUNING_SEEDS, Track, jobs, tracks
 
 DESCRIPTION = (
@@ -22,7 +22,7 @@ DISCUSSION = Path(__file__).with_name("discussion.md")
 
 
 def section(found: list[Track], missing: list[str], options: argparse.Namespace, minutes: float) -> str:
-    """The section of RESULTS.md: what was done, one table a problem, the discussion."""
+    """The page of the results: what was done, one table a problem, the discussion."""
     steps = f"{', '.join(map(str, FALLING))} (falling) or {', '.join(map(str, CONSTANT))} (constant steps)"
     lines = [
         "## Rivals",
@@ -44,7 +44,6 @@ def section(found: list[Track], missing: list[str], options: argparse.Namespace,
         own = [track for track in found if track.problem == problem]
         figure(problem, own, options.output)
         lines += ["", f"### Case {cases[problem]}: {problem}", "", *table(own), ""]
-        lines += [f"![{problem}]({(FIGURES / picture_of(problem)).relative_to(RESULTS.parent)})"]
     lines += ["", *(f"Left out: {what}." for what in missing)]
     if DISCUSSION.exists():
         lines += ["", DISCUSSION.read_text().strip()]
@@ -57,10 +56,8 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=None, help="a folder with a9a.npz, for one more problem")
     parser.add_argument("--draws", type=int, default=DRAWS, help=f"the budget of every run ({DRAWS:,})")
     parser.add_argument("--only", action="append", help="a problem by name; may be repeated")
-    parser.add_argument(
-        "--output", type=Path, default=FIGURES, help="folder for figures and rivals.md (beside this file)"
-    )
-    parser.add_argument("--write", action="store_true", help="write the tables to benchmarks/RESULTS.md")
+    parser.add_argument("--output", type=Path, default=figures("rivals"), help="folder for figures and rivals.md")
+    parser.add_argument("--write", action="store_true", help="write the page of the results")
     options = parser.parse_args()
     known, missing = problems(options.data)
     unknown = [name for name in options.only or [] if name not in known]
@@ -80,8 +77,7 @@ def main() -> None:
     (options.output / "rivals.md").write_text(text + "\n")
     console.print(text, markup=False, soft_wrap=True)
     if options.write:
-        write("rivals", text)
-        console.print(f"written to {RESULTS}")
+        console.print(f"written to {write('rivals', text)}")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from benchmarks.rivals.methods import DEFAULT
 from benchmarks.rivals.run import TARGETS, Track
 
 LEAST = 1e-5
-FIGURES = Path(__file__).parent / "figures"
 """Where the results refer to."""
 
 

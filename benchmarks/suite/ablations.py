@@ -19,7 +19,7 @@ import numpy as np  # noqa: E402
 from rich.console import Console  # noqa: E402
 
 import lariax as lx  # noqa: E402
-from benchmarks._results import write  # noqa: E402
+from benchmarks._results import replace_section  # noqa: E402
 from benchmarks.suite.limits import solve  # noqa: E402
 from benchmarks.suite.problems import by_name  # noqa: E402
 from benchmarks.suite.run import Score, joined, pair, scored, solved_by_lariax  # noqa: E402
@@ -183,7 +183,7 @@ def main() -> None:
     found = {problem: measured(problem, options.seeds, console) for problem in options.problems}
     console.print(table(found, options.seeds), highlight=False)
     if options.write:
-        write("ablations", table(found, options.seeds), PAGE)
+        replace_section("ablations", table(found, options.seeds), PAGE)
         draw(found, PAGE.parent / "ablations.png")
 
 

@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=64)
     parser.add_argument("--draws", type=float, default=1e6)
     parser.add_argument("--batch", type=int, default=2)
-    parser.add_argument("--write", action="store_true", help="write the table to benchmarks/RESULTS.md")
+    parser.add_argument("--write", action="store_true", help="write the page of the results")
     options, rows, began = parser.parse_args(), [], time.perf_counter()
     for name in options.names:
         points, seconds = ends(name, int(options.draws), options.seeds, options.batch)

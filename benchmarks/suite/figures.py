@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import matplotlib as mpl
 import numpy as np
 
+from benchmarks._results import figures
 from benchmarks.suite.limits import Solved
 
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 
 mpl.use("Agg")
 
-FOLDER = Path(__file__).parent / "figures"
 PLACES = (500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
 """Numbers of draws at which a figure has points."""
 
@@ -37,8 +37,7 @@ def draw(solved: Solved, scores: "Sequence[Score]", rivals: dict[int, dict[str, 
         panel.set(title=f"{solved.case.name}: {measure}", xlabel="draws", ylabel="rms error")
         panel.grid(alpha=0.3)
     panels[0].legend(fontsize=7)
-    FOLDER.mkdir(exist_ok=True)
-    path = FOLDER / f"{solved.case.name}.png"
+    path = figures("suite") / f"{solved.case.name}.png"
     figure.savefig(path, dpi=80)
     plt.close(figure)
     return path

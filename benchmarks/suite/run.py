@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 import lariax as lx
-from benchmarks._results import RESULTS, origin, progress, table, write
+from benchmarks._results import origin, progress, table, write
 from benchmarks.suite import baselines, figures
 from benchmarks.suite.limits import Solved, solve
 from benchmarks.suite.problems import HARD, SUITE, Case, by_name
@@ -125,7 +125,7 @@ def against(scores: list[Score], rivals: Rivals, n: int) -> str:
     return f"the larger error at most {ratio(worst):.2f} times that of the best rival ({worst.name})"
 
 
-def markdown(title: str, scores: list[Score], rivals: Rivals, drawn: bool) -> list[str]:
+def markdown(title: str, scores: list[Score], rivals: Rivals) -> list[str]:
     """One row a problem, a pair of columns a number of draws."""
     counts = sorted({score.draws for score in scores})
     beside = sorted({name for each in rivals.values() for best in each.values() for name in best})
@@ -139,7 +139,7 @@ def markdown(title: str, scores: list[Score], rivals: Rivals, drawn: bool) -> li
         for rival in beside:
             found = [rivals.get(name, {}).get(n, {}).get(rival) for n in tried]
             cells += ["" if best is None else pair(best) for best in found]
-        rows.append([f"[{name}](suite/figures/{name}.png)" if drawn else name, *cells])
+        rows.append([name, *cells])
     lines = [f"### {title}", "", *table(["problem", *head], rows), ""]
     for n in counts:
         mean, worst, seed = summary(scores, n)
@@ -166,8 +166,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--units", type=int, help="in other units of x, rows and objective, drawn with this seed")
     parser.add_argument("--rivals", action="store_true", help="tuned rivals too: 16 settings each, the best one counts")
     parser.add_argument("--rivals-to", type=int, default=20_000, help="the most draws that rivals are run for")
-    parser.add_argument("--figures", action="store_true", help="draw error over draws, into benchmarks/suite/figures")
-    parser.add_argument("--write", action="store_true", help="write the tables to benchmarks/RESULTS.md")
+    parser.add_argument("--figures", action="store_true", help="draw error over draws, into benchmarks/results")
+    parser.add_argument("--write", action="store_true", help="write the page of the results")
     return parser.parse_args()
 
 
@@ -237,8 +237,8 @@ def report(
     for title, part in parts.items():
         if not part:
             continue
-        body += ["", *markdown(title, part, rivals, options.figures)]
-        lines = markdown(title, part, rivals, drawn=False)
+        body += ["", *markdown(title, part, rivals)]
+        lines = markdown(title, part, rivals)
         shown = Table(title=f"{title}: rms error over the limit, stationarity / feasibility", title_justify="left")
         rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("|") and "---" not in line]
         for column in rows[0]:
@@ -269,8 +269,8 @@ def report(
         "distance from the solution, and left out of the means. Rivals: the best of 16 settings each, "
         "picked at each number of draws on the same 4 seeds that are shown, which favours them.",
     ]
-    write(section, "\n".join([*head, *body, "", *(f"- {note}" for note in notes)]))
-    console.print(f"written to {RESULTS}")
+    page = write(section, "\n".join([*head, *body, "", *(f"- {note}" for note in notes)]))
+    console.print(f"written to {page}")
 
 
 if __name__ == "__main__":
