@@ -13,8 +13,9 @@ from pathlib import Path
 import torch
 
 from benchmarks._results import write
+from benchmarks.multipliers.cost import WORK, cost
 from benchmarks.multipliers.report import report, summary
-from benchmarks.multipliers.run import Runs, ablations, cost, figures
+from benchmarks.multipliers.run import Runs, ablations, figures
 from benchmarks.multipliers.scenarios import scenarios
 
 
@@ -37,8 +38,7 @@ def main() -> None:
         print("left out: Fashion-MNIST (give --data with a folder that holds fashion_mnist_8k.npz)")
     found = figures(known, options.seeds, options.methods, Runs(options.keep))
     print(summary(found))
-    costs = {name: cost(known[name]) for name in ("adult", "tight") if options.cost and name in known}
-    print({name: [round(number, 2) for number in numbers] for name, numbers in costs.items()}, flush=True)
+    costs = {name: cost(make("cpu"), "cpu") for name, make in WORK.items() if options.cost and name == "adult"}
     parts = ablations(known, 1, found) if options.ablations else {}
     for name, merits in parts.items():
         print(name, {scenario: round(merit, 3) for scenario, merit in merits.items()}, flush=True)

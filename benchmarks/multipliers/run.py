@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from benchmarks.multipliers.methods import ABLATIONS, FRONT, METHODS, PLAIN, Method, Weigh
+from benchmarks.multipliers.methods import ABLATIONS, FRONT, METHODS, Method
 from benchmarks.multipliers.scenarios import Scenario
 from lariax.tuned import _pressure
 
@@ -133,29 +133,6 @@ def _merit(runs: list[Outcome], spreads: tuple[float, ...], setting: Any) -> Mer
         None if runs[0].quality is None else float(np.mean([run.quality for run in runs if run.quality is not None]))
     )
     return Merit(float(np.mean(merits)), error, objective, violation, seconds, quality, setting)
-
-
-def cost(scenario: Scenario, repeats: int = 9, inner: int = 256) -> tuple[float, float, float]:
-    """Microseconds of processor time of a step with a fixed weight and with ours, in turns, and the median ratio."""
-    training = scenario.make(0)
-    optimizer = torch.optim.Adam(training.model.parameters(), lr=0.0)
-    batches = itertools.cycle(list(itertools.islice(training.batches, 64)))
-    ways = [method.build(training, 10_000, setting) for method, setting in ((PLAIN, 0.1), (METHODS["ours"], None))]
-
-    def clock(weigh: Weigh) -> float:
-        begin = time.process_time()
-        for batch in itertools.islice(batches, inner):
-            losses, values = training.closure(batch)
-            optimizer.zero_grad()
-            weigh(losses, values).backward()
-            optimizer.step()
-        return (time.process_time() - begin) / inner * 1e6
-
-    for weigh in ways:
-        clock(weigh)
-    pairs = [tuple(clock(weigh) for weigh in ways) for _ in range(repeats)]
-    plain, own = (float(np.median(column)) for column in zip(*pairs, strict=True))
-    return plain, own, float(np.median([b / a for a, b in pairs]))
 
 
 def ablations(known: dict[str, Scenario], seeds: int, found: dict[str, Found]) -> dict[str, dict[str, float]]:
