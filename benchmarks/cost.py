@@ -25,8 +25,7 @@ import lariax as lx
 from benchmarks._results import write
 from benchmarks.speed import least, microseconds, processor, wells
 from lariax.formulas import SETTLED
-from lariax.methods import AbstractMethod
-from lariax.methods._base import AbstractScheduledMethod, Answer
+from lariax.methods import AbstractMethod, Answer
 
 LONG = 50_000  # iterations of a usual run
 BRIEF = 128  # iterations of a run whose time is what a run costs once
@@ -39,18 +38,13 @@ class SGDState(NamedTuple):
     multipliers: jax.Array
 
 
-class AugmentedSGD(AbstractScheduledMethod):
+class AugmentedSGD(AbstractMethod):
     """x -= eta (grad f + J^T (y + rho c)),  y += rho c,  from all ordered pairs of the batch, and nothing else."""
 
     step_size: float = 1e-4
     penalty: float = 1.0
 
-    wants_slacks: ClassVar[bool] = True
-    smallest_batch: ClassVar[int] = 2
-    copies: ClassVar[int] = 1
-
-    def prepare(self, oracle: Any, x: Any) -> "AugmentedSGD":
-        return self
+    needs: ClassVar[lx.Needs] = lx.Needs(slacks=True, smallest_batch=2)
 
     def init(self, oracle: Any, point: jax.Array, batches: Any) -> SGDState:
         nothing = jnp.zeros(oracle.rows, oracle.dtype)
@@ -63,9 +57,6 @@ class AugmentedSGD(AbstractScheduledMethod):
 
     def answer(self, oracle: Any, state: SGDState, k: jax.Array) -> Answer:
         return Answer(state.x, state.values, state.multipliers)
-
-    def observe(self, oracle: Any, state: SGDState, k: jax.Array) -> dict[str, jax.Array]:
-        return {}
 
 
 class NoRefresh(lx.TrackedLagrangian):

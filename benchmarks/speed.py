@@ -147,7 +147,7 @@ def against_native_code(d: int, iterations: int, step_size: float) -> list[Row]:
 
 def bare_oracle(result: lx.Result, iterations: int, block: int = 256) -> Callable[[], jax.Array]:
     """A compiled loop of nothing but two penalty gradients on one batch; the batches are drawn beforehand."""
-    oracle, key = result.continuation.oracle, result.continuation.run.key
+    oracle, key = result.continuation.oracle, result.continuation.loop.key
     tickets = oracle.draw(key, jnp.arange(block), (None,) * len(oracle.sources))
 
     @jax.jit

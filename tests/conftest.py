@@ -93,7 +93,7 @@ class WellsByHand:
 
 def batches_of(result, count):
     """The samples that a run on wells saw: (xi, zeta1, zeta2) for the start and each iteration."""
-    oracle, key = result.continuation.oracle, result.continuation.run.key
+    oracle, key = result.continuation.oracle, result.continuation.loop.key
     tickets = oracle.draw(key, jnp.arange(count), (None,) * len(oracle.sources))
     batches = []
     for i in range(count):

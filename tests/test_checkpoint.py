@@ -9,15 +9,17 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import lariax as lx
 from conftest import Wells, normal
+from lariax.checkpoint._archive import MAGIC, packed, unpacked
+from lariax.checkpoint._folder import Folder
 from lariax.loop import origin_of
-from lariax.loop._archive import MAGIC, packed, unpacked
-from lariax.loop._checkpoint import Folder
 from lariax.loop._saved import classes, saved_in
 
+DATA = Path(__file__).parent / "data"
 OPTIONS = {"iterations": 700, "seed": 7, "record_every": 10}
 
 
@@ -241,6 +243,15 @@ class TestAnotherProblem:
         with pytest.raises(lx.CheckpointError, match="keeps its method"):
             lx.resume(run, wells, method=lx.QuadraticPenalty(step_size=0.01))
 
+    def test_a_method_that_a_file_cannot_hold_is_given_again(self, wells, tmp_path):
+        """And is prepared as it was: the multipliers of `lx.Optax` look ahead to the end of the first run."""
+        method, options = lx.Optax(optax.sgd(0.01)), {"iterations": 60, "batch_size": 2, "record_every": 10}
+        whole = lx.solve(wells, Wells.x0, method, **options)
+        lx.solve(wells, Wells.x0, method, **options, checkpoint=tmp_path, callback=stop_after(20))
+        with pytest.raises(lx.CheckpointError, match="pass method="):
+            lx.resume(tmp_path, wells)
+        same(lx.resume(tmp_path, wells, method=method), whole)
+
 
 class TestFolder:
     def test_is_never_overwritten(self, run, wells, method):
@@ -267,10 +278,10 @@ class TestFolder:
             lx.resume(run, wells)
 
     def test_half_written_files_are_swept_up(self, run, wells):
-        (run / ".checkpoint-00000009.part").write_bytes(b"half")
+        (run / ".checkpoint-00000009.lariax.partial").write_bytes(b"half")
         (run / "notes.txt").write_text("mine")
         lx.resume(run, wells)
-        assert not (run / ".checkpoint-00000009.part").exists()
+        assert not (run / ".checkpoint-00000009.lariax.partial").exists()
         assert (run / "notes.txt").read_text() == "mine"
 
     @pytest.mark.parametrize(
@@ -313,17 +324,25 @@ class TestDamage:
     def test_a_newer_version(self, run, wells):
         path = self.newest(run)
         file = bytearray(path.read_bytes())
-        file[len(MAGIC)] = 3
+        file[len(MAGIC)] = 4
         path.write_bytes(file)
-        with pytest.raises(lx.CheckpointError, match="version 3, and this Lariax reads version 2"):
+        with pytest.raises(lx.CheckpointError, match="version 4, and this Lariax reads version 3"):
             lx.resume(run, wells)
 
-    def test_an_older_version(self, run, wells):
-        """A file whose records were named after modules."""
-        kept = Path(__file__).parent / "data" / "version-1.lariax"
+    @pytest.mark.parametrize("version", [1, 2])
+    def test_an_older_version(self, run, wells, version):
+        """The first named its records after modules, the second kept the place of a run in several of them."""
+        kept = DATA / f"version-{version}.lariax"
         (run / "checkpoint-00000099.lariax").write_bytes(kept.read_bytes())
-        with pytest.raises(lx.CheckpointError, match="version 1, which only the Lariax that wrote it can resume"):
+        with pytest.raises(lx.CheckpointError, match=f"version {version}, which only the Lariax that wrote it can"):
             lx.resume(run, wells)
+
+    def test_the_present_version(self):
+        """A file that was kept is read, whatever has been renamed since."""
+        saved = saved_in((DATA / "version-3.lariax").read_bytes())
+        assert (saved.run.iteration, saved.setup.output, len(saved.run.history.history)) == (50, "best", 5)
+        assert isinstance(saved.setup.method, lx.QuadraticPenalty)
+        assert saved.leaves[".state.x"].shape == (2,)
 
     def test_a_moved_class_keeps_its_tag(self, run):
         """Nothing in a file tells where in the code its records live."""
@@ -365,7 +384,7 @@ class TestDisk:
         same(result, whole)
         assert "could not be saved" in result.message
         monkeypatch.undo()
-        assert not [path for path in tmp_path.iterdir() if path.suffix == ".part"]
+        assert not [path for path in tmp_path.iterdir() if path.suffix == ".partial"]
         same(lx.resume(tmp_path, wells), whole)
 
     def test_a_file_that_may_not_grow(self, tmp_path):

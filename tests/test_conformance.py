@@ -103,7 +103,7 @@ def conforms(make, x0, method, batch_size=2):
 
     # what it cost is told, and told in the history
     assert result.iterations == 300
-    start = result.continuation.settings.rhythm.start
+    start = result.continuation.setup.blocks.start
     assert result.draws == (300 + start) * result.continuation.oracle.draws_per_iteration
     assert result.evaluations > 300
     assert list(result.history["iteration"]) == [100, 200, 300]

@@ -50,7 +50,7 @@ def digests(precision, cases):
             else:
                 lx.solve(problem, x0, method, **options | {"iterations": resume_after})
                 result = lx.resume(folder, problem, iterations=ITERATIONS - resume_after)
-        leaves = jax.tree.leaves((result.x, result.multipliers, result.continuation.run.state))
+        leaves = jax.tree.leaves((result.x, result.multipliers, result.continuation.loop.state))
         assert {leaf.dtype for leaf in leaves} == {jnp.dtype(precision)}
         return hashlib.sha256(b"".join(leaf.tobytes() for leaf in leaves)).hexdigest()
 

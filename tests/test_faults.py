@@ -15,7 +15,7 @@ import pytest
 
 import lariax as lx
 from conftest import Wells, normal
-from lariax.loop import _ledger as ledger
+from lariax.loop import _history
 
 
 def _distance(x, z):
@@ -261,7 +261,7 @@ def test_killed_runs_come_to_the_same_bits():
 class TestLongRuns:
     def test_history_stays_within_bounds(self, wells, method, monkeypatch):
         """Evenly spaced, and the same whether it is made in one call, in pieces or resumed."""
-        monkeypatch.setattr(ledger, "MOST_ROWS", 50)
+        monkeypatch.setattr(_history, "MOST_ROWS", 50)
         whole = lx.solve(wells, Wells.x0, method, iterations=3000, record_every=7)
         np.testing.assert_array_equal(whole.history["iteration"], np.arange(112, 3000, 112))
         watched = lx.solve(wells, Wells.x0, method, iterations=3000, record_every=7, callback=lambda s: None)
@@ -269,7 +269,7 @@ class TestLongRuns:
         np.testing.assert_array_equal(watched.history["objective"], whole.history["objective"])
 
     def test_and_so_does_that_of_a_continued_run(self, wells, method, monkeypatch):
-        monkeypatch.setattr(ledger, "MOST_ROWS", 50)
+        monkeypatch.setattr(_history, "MOST_ROWS", 50)
         part = lx.solve(wells, Wells.x0, method, iterations=400, record_every=10)
         rest = lx.solve(wells, part, iterations=400, record_every=20)
         iterations = rest.history["iteration"]
@@ -277,7 +277,7 @@ class TestLongRuns:
         np.testing.assert_array_equal(iterations, [*range(10, 400, 20), *range(440, 801, 40)])
 
     def test_a_callback_sees_every_record(self, wells, method, monkeypatch):
-        monkeypatch.setattr(ledger, "MOST_ROWS", 20)
+        monkeypatch.setattr(_history, "MOST_ROWS", 20)
         seen = []
         options = {"iterations": 500, "record_every": 10}
         lx.solve(

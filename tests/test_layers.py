@@ -1,4 +1,5 @@
-"""Each layer imports the ones above it, never the ones below; front ends are never imported by `import lariax`."""
+"""Each layer imports the ones above it, never the ones below; no module is part of a cycle, wherever in it the import
+stands; front ends are never imported by `import lariax`."""
 
 import ast
 import subprocess
@@ -11,50 +12,94 @@ import lariax
 
 ROOT = Path(lariax.__file__).parent
 LAYERS = [
+    {"utils"},
     {"formulas"},
     {"tuned"},
-    {"problem", "sets", "prox"},
+    {"prox"},
+    {"sets"},
+    {"problem"},
     {"oracle"},
     {"certificate"},
+    {"checkpoint"},
     {"methods"},
     {"rivals"},
     {"loop"},
-    {"gallery", "rates"},
+    {"gallery", "rates", "scipy"},
     {"torch"},
     {"runs"},
     {"report"},
     {"cli"},
 ]
 LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
-LATE = {("loop/_result.py", "report")}  # imported when asked for: result.plot()
-FILES = [path for path in sorted(ROOT.rglob("*.py")) if path.parent != ROOT]
+MODULES = {
+    ".".join(("lariax", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__"): path
+    for path in sorted(ROOT.rglob("*.py"))
+}
+INNER = [name for name, path in MODULES.items() if path.parent != ROOT]
 
 
-def imported_packages(path):
+def imported(path):
+    """What a file imports of Lariax: anywhere in it, also within functions or for the type checker alone."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative imports hide the layer"
             names = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from (name if name in MODULES else node.module for name in names if name.startswith("lariax."))
         elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        else:
-            continue
-        for name in names:
-            parts = name.split(".")
-            if parts[0] == "lariax":
-                yield parts[1]
+            yield from (alias.name for alias in node.names if alias.name.startswith("lariax."))
 
 
-def package_of(path):
-    return path.relative_to(ROOT).parts[0]
+GRAPH = {name: set(imported(path)) for name, path in MODULES.items()}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_imports_go_upward(path):
-    assert package_of(path) in LEVEL, f"{path}: say in LAYERS where this package belongs"
-    for package in imported_packages(path):
-        late = (str(path.relative_to(ROOT)), package) in LATE
-        assert late or LEVEL[package] <= LEVEL[package_of(path)], f"{path} imports lariax.{package}, a layer below it"
+def package_of(name):
+    return name.split(".")[1]
+
+
+@pytest.mark.parametrize("name", INNER)
+def test_imports_go_upward(name):
+    own = package_of(name)
+    assert own in LEVEL, f"{name}: say in LAYERS where this package belongs"
+    for other in GRAPH[name]:
+        is_above = package_of(other) == own or LEVEL[package_of(other)] < LEVEL[own]
+        assert is_above, f"{name} imports {other}, which is not in a layer above it"
+
+
+def test_no_module_imports_itself_by_a_detour():
+    done, under_way = set(), []
+
+    def visit(name):
+        assert name not in under_way, f"a cycle: {' -> '.join([*under_way[under_way.index(name) :], name])}"
+        if name not in done:
+            under_way.append(name)
+            for other in GRAPH[name]:
+                visit(other)
+            done.add(under_way.pop())
+
+    for name in MODULES:
+        visit(name)
+
+
+def subclasses(cls):
+    for child in cls.__subclasses__():
+        yield child
+        yield from subclasses(child)
+
+
+def test_the_loop_knows_no_method():
+    """What it needs of them is in `AbstractMethod`."""
+    concrete = {cls.__name__ for cls in subclasses(lariax.AbstractMethod)}
+    assert "TrackedLagrangian" in concrete
+    for path in (ROOT / "loop").glob("*.py"):
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        names = {node.id for node in nodes if isinstance(node, ast.Name)}
+        names |= {alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names}
+        assert not concrete & names, path
+
+
+def test_a_method_has_nine_hooks():
+    hooks = [name for name in vars(lariax.AbstractMethod) if not name.startswith("_")]
+    assert len(hooks) == 9, hooks
 
 
 def test_formulas_need_no_array_library():

@@ -39,7 +39,7 @@ def transcript(samples, penalty, step_sizes, momenta):
 
 def samples_of(result):
     oracle = result.continuation.oracle
-    tickets = oracle.draw(result.continuation.run.key, jnp.arange(STEPS + 1), (None,))
+    tickets = oracle.draw(result.continuation.loop.key, jnp.arange(STEPS + 1), (None,))
     return np.asarray(tickets[0])[:, 0]
 
 
@@ -122,7 +122,7 @@ def test_theory_constants_in_high_precision(numbers):
     assert found.step_size == pytest.approx(float(eta), rel=1e-13)
     assert found.log_offset == pytest.approx(float(k0.ln()), rel=1e-13)
     assert found.momentum == pytest.approx(float(c), rel=1e-13)
-    method = lx.LinearizedALM.theory(**dict(zip(names, numbers, strict=True)))
+    method = lx.LinearizedALM.from_constants(**dict(zip(names, numbers, strict=True)))
     for k in (1, 1000, 10**9):
         log = (k + k0).ln()
         expected = eta * (-log / 3).exp() / log
@@ -132,7 +132,7 @@ def test_theory_constants_in_high_precision(numbers):
 def test_theory_steps_as_the_documentation_says():
     found = LinearizedConstants.of(lipschitz=1.0, norm=1.0, smallest=1.0)
     assert (round(found.penalty), f"{found.step_size:.2e}", f"{found.offset:.1e}") == (6272, "1.45e-05", "8.0e+52")
-    method = lx.LinearizedALM.theory(lipschitz=1.0, norm=1.0, smallest=1.0)
+    method = lx.LinearizedALM.from_constants(lipschitz=1.0, norm=1.0, smallest=1.0)
     assert f"{float(method.step_size_at(jnp.asarray(1.0))):.1e}" == "2.8e-25"
 
 

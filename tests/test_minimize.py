@@ -10,7 +10,7 @@ from scipy.optimize import Bounds, LinearConstraint, NonlinearConstraint
 
 import lariax as lx
 from conftest import normal
-from lariax.loop._minimize import _constraints, _within
+from lariax.scipy._minimize import _constraints, _within
 
 # --- eight problems of Hock and Schittkowski whose functions are quadratic, so that they differ in numbers and are
 #     compiled once: 4 entries, 2 equalities, 3 inequalities >= 0, the rest padded

@@ -14,9 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import lariax as lx
-from lariax.loop._archive import DIGEST, MAGIC, PREFIX, VERSION
-from lariax.loop._budget import Budget
-from lariax.loop._resume import _drive, restored
+from lariax.checkpoint._archive import DIGEST, MAGIC, PREFIX, VERSION
+from lariax.loop._resume import restored
 from lariax.loop._saved import saved_in
 
 START = len(MAGIC) + PREFIX.size
@@ -99,7 +98,7 @@ def file(tmp_path_factory):
     lx.solve(problem, x0, method, iterations=40, output="best", tolerance=1e-9, checkpoint=folder)
     lx.resume(folder, problem, iterations=1000, callback=lambda s: s.iteration >= 1005)
     content = max(folder.iterdir()).read_bytes()
-    assert saved_in(content).looked.best is not None
+    assert saved_in(content).run.checks.best is not None
     return content
 
 
@@ -186,11 +185,9 @@ class TestCheckpoints:
         """As far as the start of the run; numbers that are only other numbers (a budget) are taken."""
         content = opened.changed(changes)
         with contextlib.suppress(lx.CheckpointError, lx.LariaxWarning):
-            saved = saved_in(content)
-            start = restored(saved, problem, None, None)
-            drive = _drive(saved, start, Budget(None, None, 1.0), False, None, None)
-            assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(start.run.state))
-            assert drive.position.ledger.history() is not None
+            run = restored(saved_in(content), problem, None, None)
+            assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(run.loop.state))
+            assert len(run.history.history) == len(run.history.history["iteration"])
 
     def test_deep_nesting_is_no_way_in(self, file):
         header, arrays = parts(file)

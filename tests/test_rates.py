@@ -55,7 +55,7 @@ def test_what_is_watched_is_what_happens(member):
         slope = jax.grad(member.objective.mean)(result.x)
         y, following = 2 * k ** (1 / 5) * c, 2 * (k + 1) ** (1 / 5) * c
         stationarity = problem.within.stationarity(result.x, slope + jacobian.T @ y)
-        error = jnp.linalg.norm(result.continuation.run.state.gradient - slope - jacobian.T @ following)
+        error = jnp.linalg.norm(result.continuation.loop.state.gradient - slope - jacobian.T @ following)
         measured.append([stationarity, jnp.linalg.norm(c), error, error / (2 * k ** (1 / 5)), jnp.linalg.norm(y)])
     np.testing.assert_array_equal(watched.x, result.x)
     expected = [np.sum(measured[1:3], axis=0), np.sum(measured[1:6], axis=0)]

@@ -139,7 +139,7 @@ def test_gradient_tracking_is_the_sources_recursion():
         fresh = gradient(moved, xi) + (1 - (k + 1) ** (-2 / 3)) * (v - gradient(x, xi))
         x, p, v = moved, mixing @ p + fresh - v, fresh
     np.testing.assert_allclose(result.x, x, rtol=1e-12)
-    state = result.continuation.run.state
+    state = result.continuation.loop.state
     np.testing.assert_allclose(state.gradient + AGREE.T @ state.multipliers, p, rtol=1e-10)
 
 
@@ -166,7 +166,7 @@ def test_a_rival_without_constraints_says_so(method):
 def test_wrong_settings_are_refused():
     with pytest.raises(ValueError, match="step_size must be positive"):
         rivals.PenaltySGD(step_size=-1.0)
-    with pytest.raises(ValueError, match="epoch must be a whole number of at least 1, found 0"):
+    with pytest.raises(ValueError, match="epoch must be a positive integer, found 0"):
         rivals.SpiderADMM(epoch=0)
 
 
@@ -180,7 +180,7 @@ def test_spider_stands_still_while_it_refreshes():
         points.append(np.asarray(result.x))
     moved = [bool((a != b).any()) for a, b in itertools.pairwise(points)]
     assert moved == [False, False, True, True, False, False, False, True, True]
-    state, samples = result.continuation.run.state, [xi for xi, *_ in batches_of(result, 10)]
+    state, samples = result.continuation.loop.state, [xi for xi, *_ in batches_of(result, 10)]
     refreshed = points[7] - np.asarray(TARGET) - 0.3 * np.mean(samples[5:8], axis=0)
     np.testing.assert_allclose(state.gradient, refreshed + points[9] - points[7], rtol=1e-12)
 
@@ -193,4 +193,4 @@ def test_inner_loops_end_when_they_should():
     history = result.history
     assert list(history["outer"]) == [0, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3]
     np.testing.assert_allclose(history["penalty"], 2.0 ** history["outer"])
-    assert float(result.continuation.run.state.multipliers[0]) > 0
+    assert float(result.continuation.loop.state.multipliers[0]) > 0

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import time
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +11,6 @@ import pytest
 
 import lariax as lx
 from conftest import Wells, normal
-from lariax.methods._base import AbstractScheduledMethod, Answer
 
 
 def same_bits(a, b):
@@ -331,7 +329,7 @@ class TestPrecision:
         assert result.x.dtype == result.multipliers["c"].dtype == jnp.float32
         double = lx.solve(wells, Wells.x0, method, iterations=300)
         np.testing.assert_allclose(result.x, double.x, atol=2e-4)
-        leaves = jax.tree.leaves((result.continuation.run.state, result.history["objective"]))
+        leaves = jax.tree.leaves((result.continuation.loop.state, result.history["objective"]))
         assert {leaf.dtype for leaf in leaves} == {jnp.dtype(jnp.float32)}
 
     def test_without_x64(self):
@@ -398,21 +396,13 @@ def test_a_result_speaks(reference):
 class TestMeasuringSteps:
     """Iterations in which `measuring_step` takes the place of `step`: in each of the first 4, then in one of 4."""
 
-    class Diary(AbstractScheduledMethod):
+    class Diary(lx.AbstractMethod):
         """Writes down what was called in iteration k: 1 for a step, 2 for a measuring one, which sees f twice."""
 
-        wants_slacks: ClassVar[bool] = False
-        copies: ClassVar[int] = 1
-        has_measurements: ClassVar[bool] = True
-
-        def prepare(self, oracle, x):
-            return self
+        needs = lx.Needs(measuring_interval=lambda k: jnp.where(k < 4, 1, 4))
 
         def init(self, oracle, point, batches):
             return jnp.zeros(64, oracle.dtype), jnp.zeros((), oracle.dtype)
-
-        def interval(self, k):
-            return jnp.where(k < 4, 1, 4)
 
         def step(self, oracle, state, k, batch, kind=1):
             pages, seen = state
@@ -424,10 +414,7 @@ class TestMeasuringSteps:
             return self.step(oracle, state, k, batch, kind=2)
 
         def answer(self, oracle, state, k):
-            return Answer(state[0][:2], jnp.zeros(0), jnp.zeros(0))
-
-        def observe(self, oracle, state, k):
-            return {}
+            return lx.Answer(state[0][:2], jnp.zeros(0), jnp.zeros(0))
 
     problem = lx.Problem(lambda x, z: jnp.sum((x - z) ** 2), samples=normal(2))
 
@@ -436,7 +423,7 @@ class TestMeasuringSteps:
     def test_come_when_due_wherever_the_run_is_cut(self, options, first):
         part = lx.solve(self.problem, jnp.zeros(2), self.Diary(), iterations=first, batch_size=1, **options)
         result = lx.solve(self.problem, part, iterations=30 - first) if first < 30 else part
-        pages = result.continuation.run.state[0]
+        pages = result.continuation.loop.state[0]
         np.testing.assert_array_equal(pages[:31], [0, 2, 2, 2, 2, *[1, 1, 1, 2] * 6, 1, 1])
 
     def test_count_what_they_look_at(self):

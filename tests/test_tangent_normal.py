@@ -7,11 +7,10 @@ import pytest
 
 import lariax as lx
 from conftest import normal
-from lariax.loop._start import _choose, _reconsidered
 from lariax.methods import _face, _nearest
+from lariax.methods._choice import fitted
 from lariax.methods._face import bent
 from lariax.methods._nearest import Bounds, Linearized, nearest, ridge
-from lariax.oracle import bind
 
 METHOD = lx.TangentNormal()
 
@@ -270,7 +269,7 @@ def test_products_with_the_jacobian_do_the_same(mixed, monkeypatch):
         within=lx.sets.Box(0.0, jnp.inf),
     )
     result = lx.solve(problem, jnp.array([0.3, 0.2, 0.4]), METHOD, iterations=300)
-    assert result.continuation.run.state.model.ndim == 0
+    assert result.continuation.loop.state.model.ndim == 0
     np.testing.assert_allclose(result.x, mixed[1].x, atol=1e-6)
 
 
@@ -339,7 +338,7 @@ def test_trials_are_counted():
         return lx.solve(problem, jnp.zeros(2), METHOD, iterations=10)
 
     straight, curved = solved(0.0), solved(100.0)
-    trials = [int(result.continuation.run.state.trials) for result in (straight, curved)]
+    trials = [int(result.continuation.loop.state.extra_evaluations) for result in (straight, curved)]
     assert trials[0] == 3 * 10  # normal, tangential, corrected
     assert trials[1] > trials[0]
     assert curved.evaluations - straight.evaluations == trials[1] - trials[0]
@@ -354,9 +353,7 @@ def valley(x):
 
 def chosen(problem, x):
     """What `solve` does before it compiles anything."""
-    method, choice = _choose("auto", problem)
-    oracle = bind(problem, x, (None,), batch_size=2, copies=method.copies, has_slacks=method.wants_slacks)
-    return _reconsidered(method, choice, oracle)
+    return fitted(problem, x, (None,), "auto", batch_size=2)[1:]
 
 
 def test_auto_says_what_it_took(mixed):

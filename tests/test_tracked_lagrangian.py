@@ -170,7 +170,7 @@ def z_scores(monkeypatch, step, own_value):
     Given the state,  E [g+ - grad L(x+, w+)] = (1 - alpha) (g - grad L(x, w)):  over 40,000 batches from one state.
     """
     result = lx.solve(BIASED, jnp.zeros(2), TRACKED, iterations=20, batch_size=8)
-    oracle, state, k = result.continuation.oracle, result.continuation.run.state, jnp.array(21.0)
+    oracle, state, k = result.continuation.oracle, result.continuation.loop.state, jnp.array(21.0)
     if own_value:
         monkeypatch.setattr(Oracle, "repelled", lambda self, partners, own: own)
 
@@ -221,7 +221,7 @@ def test_one_batch_does_not_reopen_a_gain():
 def test_drift_is_that_of_the_step_at_hand():
     """Also where nothing is measured: a mean over past steps would lag behind them, and theta would swing."""
     result = lx.solve(BIASED, jnp.zeros(2), TRACKED, iterations=20, batch_size=8)
-    oracle, state, k = result.continuation.oracle, result.continuation.run.state, jnp.array(21.0)
+    oracle, state, k = result.continuation.oracle, result.continuation.loop.state, jnp.array(21.0)
     tickets = oracle.draw(jax.random.key(1), jnp.arange(1), (None,) * len(oracle.sources))
     batch = oracle.fetch(jax.tree.map(lambda ticket: ticket[0], tickets))
     for factor in (1.0, 0.1):
@@ -241,7 +241,7 @@ def test_a_jump_of_the_gradient_is_an_error_of_the_estimate():
 
     problem = lx.Problem(kinked, samples=normal(4), constraints={"sum": lx.Equal(lambda x, z: jnp.sum(x) - 1 + z[0])})
     result = lx.solve(problem, jnp.zeros(2), TRACKED, iterations=4_000, batch_size=8)
-    oracle, state, k = result.continuation.oracle, result.continuation.run.state, jnp.array(4_001.0)
+    oracle, state, k = result.continuation.oracle, result.continuation.loop.state, jnp.array(4_001.0)
     tickets = oracle.draw(jax.random.key(1), jnp.arange(1), (None,) * len(oracle.sources))
     batch = oracle.fetch(jax.tree.map(lambda ticket: ticket[0], tickets))
     eta, _ = TRACKED._lengths(state)

@@ -77,7 +77,7 @@ def measured(case: Case, entrant: Entrant, evaluations: int) -> Callable[[jax.Ar
     """(key, standard deviation) -> medians of error and of feasibility over the last tenth of the iterates."""
     iterations = (evaluations - entrant.start) // entrant.each
     method, batch = entrant.method, entrant.batch_size
-    start = max(1, method.start_samples // batch)
+    start = max(1, method.needs.start_samples // batch)
     constraints = {"c": lx.Equal(case.constraint, samples=None)}
     noise = lx.Distribution(lambda key: jax.random.normal(key, case.x0.shape, case.x0.dtype))
 

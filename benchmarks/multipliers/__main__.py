@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from benchmarks._results import write
+from benchmarks.multipliers.apart import scenarios_apart
 from benchmarks.multipliers.cost import WORK, cost
 from benchmarks.multipliers.report import report, summary
 from benchmarks.multipliers.run import Runs, ablations, figures
@@ -28,13 +29,14 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, default=None, help="a file of runs: those in it are not made again")
     parser.add_argument("--ablations", action="store_true", help="parts of the rule turned off")
     parser.add_argument("--cost", action="store_true", help="microseconds of a step")
+    parser.add_argument("--apart", action="store_true", help="the scenarios that the rule was not made on")
     parser.add_argument("--write", action="store_true", help="into benchmarks/results")
     options = parser.parse_args()
     torch.set_num_threads(1)
     begin = time.perf_counter()
-    everything = scenarios(options.data)
+    everything = scenarios_apart() if options.apart else scenarios(options.data)
     known = {n: s for n, s in everything.items() if options.only is None or n in options.only}
-    if options.data is None:
+    if options.data is None and not options.apart:
         print("left out: Fashion-MNIST (give --data with a folder that holds fashion_mnist_8k.npz)")
     found = figures(known, options.seeds, options.methods, Runs(options.keep))
     print(summary(found))
@@ -43,7 +45,10 @@ def main() -> None:
     for name, merits in parts.items():
         print(name, {scenario: round(merit, 3) for scenario, merit in merits.items()}, flush=True)
     if options.write:
-        write("multipliers", report(found, parts, costs, everything, time.perf_counter() - begin))
+        write(
+            "multipliers-apart" if options.apart else "multipliers",
+            report(found, parts, costs, everything, time.perf_counter() - begin),
+        )
 
 
 if __name__ == "__main__":

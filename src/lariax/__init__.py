@@ -5,13 +5,26 @@ from typing import TYPE_CHECKING, Any
 
 from lariax import prox, sets
 from lariax.certificate import Certificate, certify
-from lariax.loop import STATUSES, Checkpoint, CheckpointError, History, Result, Snapshot, bind, minimize, resume, solve
+from lariax.loop import (
+    STATUSES,
+    Checkpoint,
+    CheckpointError,
+    History,
+    Result,
+    Snapshot,
+    bind,
+    plot_by,
+    resume,
+    solve,
+)
 from lariax.methods import (
     AbstractMethod,
     AbstractScheduledMethod,
     Answer,
+    Diagnosis,
     DualPenalty,
     LinearizedALM,
+    Needs,
     Optax,
     QuadraticPenalty,
     TangentNormal,
@@ -32,6 +45,7 @@ from lariax.problem import (
     Stratified,
     Stream,
 )
+from lariax.scipy import minimize
 from lariax.tuned import Multipliers
 
 if TYPE_CHECKING:
@@ -51,6 +65,7 @@ __all__ = [
     "Checkpoint",
     "CheckpointError",
     "Dataset",
+    "Diagnosis",
     "Distribution",
     "DualPenalty",
     "Equal",
@@ -59,6 +74,7 @@ __all__ = [
     "Linear",
     "LinearizedALM",
     "Multipliers",
+    "Needs",
     "Optax",
     "Problem",
     "Proxy",
@@ -89,3 +105,6 @@ def __getattr__(name: str) -> Any:
     if name in _ON_DEMAND:
         return importlib.import_module(f"lariax.{name}")
     raise AttributeError(f"module 'lariax' has no attribute {name!r}")
+
+
+plot_by(lambda result, against: importlib.import_module("lariax.report").plot(result, against))

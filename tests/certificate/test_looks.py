@@ -116,9 +116,9 @@ def test_looks_at_a_stream_take_rows_to_come(rows):
 
 def _left_of_block(result):
     """Rows of the latest block that the run has not come to."""
-    beat = result.continuation.settings.rhythm
-    place = result.iterations + beat.start
-    return (-place % beat.block) * result.continuation.oracle.draws_per_iteration
+    blocks = result.continuation.setup.blocks
+    place = result.iterations + blocks.start
+    return (-place % blocks.length) * result.continuation.oracle.draws_per_iteration
 
 
 def test_asking_for_a_certificate_takes_nothing_from_a_stream(rows):

@@ -77,7 +77,7 @@ CONSTRAINTS = {
 
 
 def samples_of(result, places):
-    oracle, key = result.continuation.oracle, result.continuation.run.key
+    oracle, key = result.continuation.oracle, result.continuation.loop.key
     tickets = oracle.draw(key, jnp.arange(places), (None,))
     return [
         torch.tensor(np.asarray(oracle.fetch(jax.tree.map(lambda t, i=i: t[i], tickets)).samples[0]))
@@ -111,7 +111,7 @@ METHODS = {
 def test_same_iterates(problem, name, rows):
     """Batches of two, of an even and of an odd number of rows; long enough for steps that measure and ordinary ones."""
     method, optimizer = METHODS[name]
-    start, x0 = -(-method.start_samples // rows), np.full(5, 0.2)
+    start, x0 = -(-method.needs.start_samples // rows), np.full(5, 0.2)
     result = lx.solve(problem, jnp.asarray(x0), method=method, iterations=1, batch_size=rows)
     batches = samples_of(result, 300 + start)
     x = torch.tensor(x0, requires_grad=True)

@@ -1,14 +1,29 @@
-"""What is known of a point, and how surely."""
+"""What is known of a point and how surely; as a sentence, as a table in a terminal or a notebook, as plain text."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
+from io import StringIO
 from typing import Any
 
 import numpy as np
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from lariax.problem import visible
 
 HOLDS = ("surely", "probably", "undecided", "violated")
 SAYS = {"surely": "yes, surely", "probably": "probably", "undecided": "undecided", "violated": "no"}
 """The same as answers to a question: what tables and pages show."""
+
+COLOURS = {SAYS[word]: colour for word, colour in zip(HOLDS, ("green", "yellow", "yellow", "red"), strict=True)}
+"""Of the answers."""
+
+_HEAD = ("", "estimate", "low", "high", "relative", "holds")
+_Row = tuple[str, ...]
+
+MOST_NAMED = 3  # rows of constraints in a sentence
 
 
 @dataclass(frozen=True)
@@ -159,21 +174,193 @@ class Certificate:
 
     @property
     def verdict(self) -> str:
-        from lariax.certificate._verdict import verdict
-
-        return verdict(self)
+        return f"{_judgement(self)} ({_circumstances(self)})."
 
     def __str__(self) -> str:
-        from lariax.certificate._table import as_text
-
-        return as_text(self)
+        return _as_text(self)
 
     def __rich__(self) -> Any:
-        from lariax.certificate._table import as_rich
-
-        return as_rich(self)
+        return _as_rich(self)
 
     def _repr_html_(self) -> str:
-        from lariax.certificate._table import as_html
+        return _as_html(self)
 
-        return as_html(self)
+
+# --- in one sentence
+
+
+def _judgement(certificate: Certificate) -> str:
+    s, f, c = certificate.stationarity, certificate.feasibility, certificate.complementarity
+    if not all(np.isfinite([s.high, f.high, c.high])):
+        return "Nothing can be said: a function or its gradient is not finite here"
+    off = f"off by {_at_least(s)}{_share(certificate)}"
+    moreover = f"; and not stationary, {off}" if s.low > certificate.tolerance else ""
+    if certificate.outside > 0:
+        return f"Not feasible: x lies {certificate.outside:.3g} outside of its set{moreover}"
+    if certificate.violated:
+        return f"Not feasible: {_violations(certificate)}, in all by {_at_least(f)}{moreover}"
+    if certificate.within(certificate.tolerance):
+        return f"A solution within {certificate.tolerance:.3g}: feasible, stationary and complementary"
+    feasible = "Feasible" if f.high <= certificate.tolerance else f"Feasible to within {f.high:.3g}"
+    if s.low > certificate.tolerance:
+        return f"{feasible}, but not stationary: the gradient of the Lagrangian is {off}"
+    if c.low > certificate.tolerance:
+        return (
+            f"{feasible}, but multipliers are at work on inactive constraints: {_slack_rows(certificate)}; "
+            f"complementarity is {_at_least(c)}"
+        )
+    return (
+        f"{feasible}, and not distinguishable from a solution: stationarity is at most {s.high:.3g}, complementarity "
+        f"at most {c.high:.3g}"
+    )
+
+
+def _violations(certificate: Certificate) -> str:
+    """The constraints that are violated, each by the entry for which that is surest."""
+    rows = []
+    for name in certificate.violated:
+        report = certificate.constraints[name]
+        entry = report.worst
+        rows.append(f"{_row(name, report, entry)} ({report.at(entry).estimate:.4g}, asked {report.asked(entry)})")
+    return f"{_listed(rows)} {'is' if len(rows) == 1 else 'are'} violated"
+
+
+def _slack_rows(certificate: Certificate) -> str:
+    """The inequalities with the largest products of slack and multiplier."""
+    rows = []
+    for name, report in certificate.constraints.items():
+        if report.relation == "=":
+            continue
+        slack = np.ravel(np.abs(report.value - report.bound))
+        multipliers = np.ravel(certificate.multipliers[name])
+        for entry in map(int, np.flatnonzero(slack * multipliers)):
+            words = f"{_row(name, report, entry)} (slack {slack[entry]:.3g}, multiplier {multipliers[entry]:.3g})"
+            rows.append((abs(slack[entry] * multipliers[entry]), words))
+    return _listed([words for _, words in sorted(rows, key=lambda row: -row[0])])
+
+
+def _row(name: str, report: ConstraintReport, entry: int) -> str:
+    return f"{name!r}{report.place(entry)}"
+
+
+def _at_least(interval: Interval) -> str:
+    if interval.low == interval.high:
+        return f"{interval.estimate:.3g}"
+    return f"{interval.estimate:.3g} (at least {interval.low:.3g})"
+
+
+def _share(certificate: Certificate) -> str:
+    return "" if certificate.relative is None else f", relative {certificate.relative.stationarity.estimate:.2g}"
+
+
+def _circumstances(certificate: Certificate) -> str:
+    if certificate.exact:
+        return f"{certificate.about}, no sampling error"
+    return f"{certificate.about}, {certificate.confidence:.4g} confidence each, {certificate.draws:,} draws"
+
+
+def _listed(words: Sequence[str]) -> str:
+    more = len(words) - MOST_NAMED
+    shown = [*words[:MOST_NAMED], *([f"{more} more"] if more > 0 else [])]
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
+# --- as a table
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def _ends(interval: Interval) -> tuple[str, str, str]:
+    return _number(interval.estimate), _number(interval.low), _number(interval.high)
+
+
+def _measures(certificate: Certificate) -> list[_Row]:
+    rows: list[_Row] = []
+    for name in ("stationarity", "feasibility", "complementarity", "natural residual", "objective"):
+        relative = getattr(certificate.relative, name, None)
+        beside = "" if relative is None else f"{relative.estimate:.2g}"
+        says = SAYS[certificate.feasible] if name == "feasibility" else ""
+        rows.append((name, *_ends(getattr(certificate, name.replace(" ", "_"))), beside, says))
+    return rows
+
+
+def _constraint(name: str, reports: list[ConstraintReport]) -> list[list[str]]:
+    """One constraint on every side: a number, or the entries of a vector that the answers are about."""
+    rows = []
+    for entry in dict.fromkeys(report.worst for report in reports):
+        first = reports[0]
+        which = "" if first.value.size == 1 else f", of {first.value.size}"
+        row = [f"{name}{first.place(entry)} {first.asked(entry)}{which}"]
+        for report in reports:
+            row += [*_ends(report.at(entry)), "", SAYS[report.holds] if entry == report.worst else ""]
+        rows.append(row)
+    return rows
+
+
+def _sides(certificate: Certificate) -> list[tuple[str, Certificate]]:
+    """The certificate, and the held-out one beside it."""
+    beside = [] if certificate.heldout is None else [("held out", certificate.heldout)]
+    return [("samples" if beside else "", certificate), *beside]
+
+
+def _table(certificate: Certificate) -> tuple[list[str], list[list[str]]]:
+    sides = _sides(certificate)
+    head = [_HEAD[0], *(f"{side} {title}".strip() for side, _ in sides for title in _HEAD[1:])]
+    each = [_measures(side) for _, side in sides]
+    rows = [[lines[0][0], *(cell for line in lines for cell in line[1:])] for lines in zip(*each, strict=True)]
+    for name in certificate.constraints:
+        rows += _constraint(name, [side.constraints[name] for _, side in sides])
+    return head, rows
+
+
+def _notes(certificate: Certificate) -> list[str]:
+    return [f"{side}: {note}" if side else note for side, c in _sides(certificate) for note in c.warnings]
+
+
+def _verdicts(certificate: Certificate) -> list[str]:
+    return [f"{side}: {c.verdict}" if side else c.verdict for side, c in _sides(certificate)]
+
+
+def _narrow(certificate: Certificate) -> tuple[list[str], list[list[str]]]:
+    """The table for a terminal: beside a held-out side, an interval shares the cell of its estimate."""
+    if certificate.heldout is None:
+        return _table(certificate)
+    head = ["", *(title for side, _ in _sides(certificate) for title in (side, "holds"))]
+    _, rows = _table(certificate)
+
+    def pair(value: str, low: str, high: str, _: str, holds: str) -> tuple[str, str]:
+        return f"{value} [{low}, {high}]", holds
+
+    return head, [[name, *pair(*cells[:5]), *pair(*cells[5:])] for name, *cells in rows]
+
+
+def _as_rich(certificate: Certificate) -> RenderableType:
+    head, rows = _narrow(certificate)
+    table = Table(*head)
+    for row in rows:
+        table.add_row(*(Text(visible(cell), style=COLOURS.get(cell, "")) for cell in row))
+    lines = [Text(visible(line), style="bold") for line in _verdicts(certificate)]
+    return Group(table, *lines, *(Text(f"Warning: {visible(note)}", style="yellow") for note in _notes(certificate)))
+
+
+def _as_text(certificate: Certificate) -> str:
+    console = Console(file=StringIO(), width=140, color_system=None, force_terminal=False)
+    with console.capture() as capture:
+        console.print(_as_rich(certificate))
+    return capture.get().rstrip()
+
+
+def _as_html(certificate: Certificate) -> str:
+    head, rows = _table(certificate)
+    top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+    body = "".join(f"<tr>{''.join(_cell(cell) for cell in row)}</tr>" for row in rows)
+    lines = "".join(f"<p><b>{escape(line)}</b></p>" for line in _verdicts(certificate))
+    notes = "".join(f"<p>Warning: {escape(note)}</p>" for note in _notes(certificate))
+    return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>{lines}{notes}"
+
+
+def _cell(text: str) -> str:
+    colour = COLOURS.get(text)
+    return f'<td style="color: {colour}">{escape(text)}</td>' if colour else f"<td>{escape(text)}</td>"

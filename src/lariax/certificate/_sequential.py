@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from lariax.certificate._certificate import Certificate
 from lariax.certificate._tolerance import RelativeTolerance, Tolerance, accepts
+from lariax.utils import check_confidence
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,7 @@ class SequentialTest:
         value = self.tolerance.value if isinstance(self.tolerance, RelativeTolerance) else self.tolerance
         if not value > 0:
             raise ValueError(f"tolerance must be positive, found {self.tolerance!r}.")
-        if not 0.5 <= self.confidence < 1:
-            raise ValueError(f"confidence must be at least 0.5 and below 1, found {self.confidence!r}.")
+        check_confidence(self.confidence)
 
     def confidence_at(self, look: int) -> float:
         """Of the certificate of look 1, 2, ..."""

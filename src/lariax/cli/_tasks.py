@@ -1,7 +1,6 @@
 """What to solve: an entry of the gallery, or something in the person's own file."""
 
 import ast
-import difflib
 import importlib.util
 import inspect
 import sys
@@ -16,6 +15,7 @@ from lariax import gallery, methods, rivals
 from lariax.cli._console import WrongInput
 from lariax.methods import AbstractMethod
 from lariax.problem import Problem
+from lariax.utils import did_you_mean
 
 SECONDS = 30.0  # for a problem that does not say itself how long it wants to be run
 
@@ -74,8 +74,7 @@ def gallery_name(name: str) -> str:
     """The name of an entry as the gallery spells it."""
     names, wanted = gallery.names(), name.replace("-", "_").lower()
     if wanted not in names:
-        close = difflib.get_close_matches(wanted, names, n=3, cutoff=0.5)
-        hint = f"Did you mean {' or '.join(close)}? " if close else ""
+        hint = did_you_mean(wanted, names, most=3, cutoff=0.5)
         raise WrongInput(
             f"there is no {name!r} in the gallery. {hint}`lariax list` shows what there is; a problem of your own is "
             "file.py:problem."
@@ -124,8 +123,7 @@ def _of_file(file: Path, name: str, x0: Path | None) -> Task:
 def _named(file: Path, name: str) -> tuple[Any, Any]:
     if not file.is_file():
         near = sorted(path.name for path in file.parent.glob("*.py")) if file.parent.is_dir() else []
-        close = difflib.get_close_matches(file.name, near, n=1)
-        raise WrongInput(f"there is no file {file}.{f' Did you mean {close[0]}?' if close else ''}")
+        raise WrongInput(f"there is no file {file}. {did_you_mean(file.name, near)}".rstrip())
     spec = importlib.util.spec_from_file_location("problem_in_a_file", file)
     assert spec is not None
     assert spec.loader is not None
@@ -138,8 +136,8 @@ def _named(file: Path, name: str) -> tuple[Any, Any]:
         raise WrongInput(f"{error.filename}, line {error.lineno}, is not Python: {error.msg}.") from error
     if not hasattr(module, name):
         names = [key for key in vars(module) if not key.startswith("_")]
-        close = difflib.get_close_matches(name, names, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else f" It has {', '.join(names[:12]) or 'nothing'}."
+        known = f"It has {', '.join(names[:12]) or 'nothing'}."
+        hint = f" {did_you_mean(name, names).rstrip() or known}"
         raise WrongInput(f"{file} has nothing that is called {name!r}.{hint}")
     return getattr(module, name), module
 
@@ -188,7 +186,6 @@ def method_of(text: str) -> AbstractMethod | str:
     except (ValueError, SyntaxError) as error:
         raise WrongInput(f"--method takes a name, or name(setting=number, ...), found {text!r}.") from error
     if name.id not in kinds:
-        close = difflib.get_close_matches(name.id, kinds, n=1, cutoff=0.4)
-        hint = f"Did you mean {close[0]}? " if close else ""
+        hint = did_you_mean(name.id, kinds, cutoff=0.4)
         raise WrongInput(f"there is no method {name.id!r}. {hint}There are auto, {', '.join(kinds)}.")
     return kinds[name.id](**settings)

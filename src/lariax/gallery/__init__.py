@@ -10,7 +10,6 @@
 about, how large it is, and how one knows that an answer is right.
 """
 
-import difflib
 import inspect
 from typing import Any
 
@@ -23,6 +22,7 @@ from lariax.gallery.distributed import consensus, resource_sharing, splitting
 from lariax.gallery.fairness import fairness
 from lariax.gallery.neyman_pearson import neyman_pearson, neyman_pearson_multiclass
 from lariax.gallery.risk import chance_constraint, portfolio
+from lariax.utils import did_you_mean
 
 __all__ = [
     "Case",
@@ -64,13 +64,12 @@ def load(name: str, **options: Any) -> Case:
     """
     function = ENTRIES.get(str(name).replace("-", "_"))
     if function is None:
-        close = difflib.get_close_matches(str(name), ENTRIES, n=1)
-        hint = f"Did you mean {close[0]!r}? " if close else ""
-        raise ValueError(f"the gallery has no entry {name!r}. {hint}It has {', '.join(names())}.")
+        raise ValueError(
+            f"the gallery has no entry {name!r}. {did_you_mean(name, ENTRIES)}It has {', '.join(names())}."
+        )
     known = list(inspect.signature(function).parameters)
     for option in options:
         if option not in known:
-            close = difflib.get_close_matches(option, known, n=1)
-            hint = f"Did you mean {close[0]!r}? " if close else ""
+            hint = did_you_mean(option, known)
             raise TypeError(f"{name} has no option {option!r}. {hint}It takes {', '.join(known) or 'none'}.")
     return function(**options)

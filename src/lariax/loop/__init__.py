@@ -1,11 +1,10 @@
 """The one compiled loop, and what is around it."""
 
-from lariax.loop._archive import CheckpointError
-from lariax.loop._checkpoint import Checkpoint
+from lariax.checkpoint import Checkpoint, CheckpointError
 from lariax.loop._drive import Snapshot
-from lariax.loop._minimize import minimize
+from lariax.loop._history import History
 from lariax.loop._own import Bound, bind
-from lariax.loop._result import FAILURES, STATUSES, History, Result
+from lariax.loop._result import FAILURES, STATUSES, Result, plot_by
 from lariax.loop._resume import origin_of, resume
 from lariax.loop._solve import solve
 
@@ -19,8 +18,8 @@ __all__ = [
     "Result",
     "Snapshot",
     "bind",
-    "minimize",
     "origin_of",
+    "plot_by",
     "resume",
     "solve",
 ]

@@ -3,13 +3,11 @@
 import math
 import time
 from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
 
 from lariax.loop._randomness import NEVER
+from lariax.utils import check_count, is_number
 
-GLANCE = 0.2  # seconds between looks at the clock, the keyboard and the progress bar
+POLL_SECONDS = 0.2  # between looks at the clock, the keyboard and the progress bar
 
 
 @dataclass
@@ -41,20 +39,22 @@ class Budget:
     def elapsed(self) -> float:
         return self.before + (0.0 if self._began is None else time.perf_counter() - self._began)
 
+    def seconds_left(self) -> float:
+        return math.inf if self.seconds is None else max(self.seconds - self.elapsed(), 0.0)
+
     def out_of_time(self) -> bool:
-        return self.seconds is not None and self.elapsed() >= self.seconds
+        return self.seconds_left() == 0
 
 
 @dataclass
-class Pace:
-    """How many iterations to run in one compiled call: about `GLANCE` seconds' worth, learned on the way."""
+class CallLength:
+    """How many iterations to run in one compiled call: about `POLL_SECONDS` worth, learned on the way."""
 
     rate: float = 0.0  # iterations a second, 0 until measured: the first call is one iteration long
 
     def next_stop(self, iteration: int, last: int | None, budget: Budget) -> int:
-        seconds = GLANCE if budget.seconds is None else min(GLANCE, max(budget.seconds - budget.elapsed(), 0))
-        span = max(int(seconds * self.rate), 1)
-        stop = iteration + span
+        seconds = POLL_SECONDS if budget.seconds is None else min(POLL_SECONDS, budget.seconds_left())
+        stop = iteration + max(int(seconds * self.rate), 1)
         return stop if last is None else min(stop, last)
 
     def learn(self, iterations: int, seconds: float) -> None:
@@ -73,13 +73,7 @@ def check_budgets(
     if iterations is None and draws is None and seconds is None:
         raise ValueError("say how long to run: iterations=, draws= or seconds=, at least one.")
     for name, value in (("iterations", iterations), ("draws", draws), ("record_every", record_every)):
-        if value is not None and (not is_number(value, int) or value < 1 or value >= NEVER):
-            raise ValueError(f"{name} must be a positive integer below 2^31, found {value!r}.")
+        if value is not None:
+            check_count(name, value, below=NEVER)
     if seconds is not None and not (is_number(seconds) and seconds > 0):
         raise ValueError(f"seconds must be positive, found {seconds!r}.")
-
-
-def is_number(value: Any, kind: type = float) -> bool:
-    """Whether it is a number of Python or NumPy, and no truth value."""
-    kinds = (int, np.integer) if kind is int else (int, float, np.integer, np.floating)
-    return isinstance(value, kinds) and not isinstance(value, bool)

@@ -10,12 +10,12 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from lariax.loop._archive import raw
+from lariax.checkpoint import raw
 from lariax.oracle import sample_structure
 from lariax.problem import AbstractSource, Problem, Stream, describe_shape, first_nonfinite, warn
 
 FEWEST_ROWS = 32  # for a certificate
-GLANCE = 0.05  # seconds between two looks at whether to wait any longer
+POLL_SECONDS = 0.05  # between two looks at whether to wait any longer
 
 
 class ReadFurtherError(ValueError):
@@ -99,7 +99,7 @@ def _rows(arrays: PyTree) -> int:
     return int(jax.tree.leaves(arrays)[0].shape[0])
 
 
-class _Errand:
+class _Background:
     """Something that may take for ever, done in a thread; one can stop waiting for it, and wait again later."""
 
     def __init__(self, work: Callable[[], Any]):
@@ -119,7 +119,7 @@ class _Errand:
     def wait(self, give_up: Callable[[], bool]) -> bool:
         """Whether it is done."""
         while self._thread.is_alive():
-            self._thread.join(GLANCE)
+            self._thread.join(POLL_SECONDS)
             if self._thread.is_alive() and give_up():
                 return False
         return True
@@ -146,7 +146,7 @@ class Feeder:
             for i, source in enumerate(sources)
             if isinstance(source, Stream)
         }
-        self._errand: _Errand | None = None
+        self._reading: _Background | None = None
         self._first = -1
         self._last = -1
         self._block = self.nothing
@@ -178,19 +178,19 @@ class Feeder:
 
     def _read(self, work: Callable[[StreamReader, int], Any]) -> bool:
         """Let every reader do something, or wait for what they are at; False: given up."""
-        if self._errand is None:
-            self._errand = _Errand(lambda: [work(reader, i) for i, reader in self._readers.items()])
+        if self._reading is None:
+            self._reading = _Background(lambda: [work(reader, i) for i, reader in self._readers.items()])
         began, before = time.perf_counter(), self._waited
 
         def give_up() -> bool:
             self._waited = before + time.perf_counter() - began
             return self.give_up()
 
-        if not self._errand.wait(give_up):
+        if not self._reading.wait(give_up):
             return False
-        errand, self._errand = self._errand, None
-        if errand.error is not None:
-            raise errand.error
+        reading, self._reading = self._reading, None
+        if reading.error is not None:
+            raise reading.error
         return True
 
     def start(self, places: int, length: int, counts: list[int]) -> tuple[PyTree, ...]:
@@ -251,7 +251,7 @@ class Feeder:
         have; None: given up waiting for them."""
         waits, self.give_up = self.give_up, give_up or self.give_up
         try:
-            if (self._errand and not self._read(lambda *_: None)) or not self._read(lambda r, _: r.fill(count)):
+            if (self._reading and not self._read(lambda *_: None)) or not self._read(lambda r, _: r.fill(count)):
                 return None
         finally:
             self.give_up = waits

@@ -7,15 +7,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Int, Key, PyTree
 
-from lariax.loop._budget import is_number
+from lariax.loop._compiled import BlockLayout, block_layout
 from lariax.loop._feed import Feeder
 from lariax.loop._randomness import Randomness
-from lariax.loop._run import Rhythm, rhythm
-from lariax.loop._start import in_precision
-from lariax.methods import AbstractMethod, State
+from lariax.methods import AbstractMethod, State, fitted
 from lariax.oracle import Batch, Oracle, as_point
-from lariax.oracle import bind as bind_oracle
 from lariax.problem import Problem, as_key
+from lariax.utils import check_count
 
 
 class Bound(eqx.Module):
@@ -25,17 +23,17 @@ class Bound(eqx.Module):
     method: AbstractMethod
     key: Key[Array, ""]
     x0: PyTree[Array]
-    rhythm: Rhythm = eqx.field(static=True)
+    blocks: BlockLayout = eqx.field(static=True)
 
     @property
     def window(self) -> int:
         """How many iterations `refresh` looks back on; 0: the method has nothing to refresh."""
-        return self.rhythm.window
+        return self.blocks.window
 
     @eqx.filter_jit
     def init(self) -> State:
         """The state before iteration 1."""
-        batches = self._batches(jnp.arange(self.rhythm.start))
+        batches = self._batches(jnp.arange(self.blocks.start))
         return self.method.init(self.oracle, self.oracle.start(self.x0, batches.first), batches)
 
     def step(self, state: State, k: ArrayLike) -> State:
@@ -45,7 +43,7 @@ class Bound(eqx.Module):
 
     @eqx.filter_jit
     def _step(self, state: State, k: Int[Array, ""]) -> State:
-        batch = self._batches((k + self.rhythm.shift)[None]).first
+        batch = self._batches(self.blocks.place_of(k)[None]).first
         return self.method.measuring_step(self.oracle, state, k.astype(self.oracle.dtype), batch)
 
     def refresh(self, state: State, k: ArrayLike) -> State:
@@ -54,7 +52,7 @@ class Bound(eqx.Module):
 
     @eqx.filter_jit
     def _refresh(self, state: State, k: Int[Array, ""]) -> State:
-        batches = self._batches(k + self.rhythm.shift - jnp.arange(self.window)[::-1])
+        batches = self._batches(self.blocks.place_of(k) - jnp.arange(self.window)[::-1])
         key = jax.random.fold_in(Randomness.REFRESHES.of(self.key), k)
         return self.method.refresh(self.oracle, state, batches, key)
 
@@ -85,13 +83,10 @@ def bind(problem: Problem, x0: PyTree, method: AbstractMethod, batch_size: int =
     """
     if not isinstance(method, AbstractMethod):
         raise TypeError(f"method must be a method such as lx.TrackedLagrangian(), found {method!r}.")
-    if not is_number(batch_size, int) or batch_size < 1:
-        raise ValueError(f"batch_size must be a positive integer, found {batch_size!r}.")
+    check_count("batch_size", batch_size)
     if any(source is not None and source.from_host for source in problem.sources):
         raise ValueError("a Stream is fed by lx.solve, not by lx.bind. Use lx.solve, or a lx.Dataset of its rows.")
     x = as_point(problem, x0)
     structures = Feeder(problem.sources, None).structures()
-    size = max(int(batch_size), method.smallest_batch)
-    oracle = bind_oracle(problem, x, structures, batch_size=size, copies=method.copies, has_slacks=method.wants_slacks)
-    method = in_precision(method.prepare(oracle, x), oracle.dtype)
-    return Bound(oracle, method, as_key(seed), x, rhythm(oracle, method, structures))
+    oracle, method, _ = fitted(problem, x, structures, method, int(batch_size))
+    return Bound(oracle, method, as_key(seed), x, block_layout(oracle, method, structures))

@@ -12,7 +12,7 @@ NEVER = 2**31 - 1
 class Randomness(enum.IntEnum):
     PICKS = NEVER
     REFRESHES = NEVER - 1
-    LOOKS = NEVER - 2
+    CHECKS = NEVER - 2
     VERDICTS = NEVER - 3
     CERTIFICATE = NEVER - 4
 

@@ -1,9 +1,10 @@
 """What a run returns: the answer, how it ended, what it cost, and its history."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -11,13 +12,10 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from lariax.certificate import Certificate, certify, certify_run, draws_for_run
-from lariax.loop._feed import Feeder
-from lariax.loop._looks import Looked
+from lariax.loop._history import History
 from lariax.loop._randomness import Randomness
-from lariax.loop._run import Rhythm, Run
-from lariax.loop._table import as_html, as_rich, as_text
-from lariax.methods import AbstractMethod
-from lariax.oracle import Oracle
+from lariax.loop._state import RunState
+from lariax.loop._table import Rows, as_html, as_rich, as_text
 from lariax.problem import Problem, Stream
 
 STATUSES = {
@@ -46,83 +44,6 @@ def outcome(status: str) -> int:
     return _ORDER.index(status)
 
 
-class History(eqx.Module):
-    """A table with one row a record: iteration, draws, seconds, objective, feasibility, stationarity, constraints and
-    multipliers by name, and what the method shows (step_size, penalty, ...). A column is `history["objective"]`, or
-    `history["constraints"]["gap"]`; `to_pandas()` makes a flat table.
-
-    The objective is measured on the batch of the recorded iteration. Constraints, feasibility and stationarity are the
-    method's own estimates, from what it tracks; only a certificate says how far they can be trusted.
-    """
-
-    columns: dict[str, Any]
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self.columns:
-            raise KeyError(f"no column {name!r}; there are {', '.join(self.keys())}")
-        return self.columns[name]
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.columns
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.keys())
-
-    def keys(self) -> list[str]:
-        """The names of the columns: time first, then results, then what the method shows."""
-        leading = [
-            "iteration",
-            "draws",
-            "seconds",
-            "objective",
-            "feasibility",
-            "stationarity",
-            "constraints",
-            "multipliers",
-        ]
-        return [n for n in leading if n in self.columns] + [n for n in self.columns if n not in leading]
-
-    def __len__(self) -> int:
-        """The number of rows."""
-        return len(self.columns["iteration"]) if self.columns else 0
-
-    def to_pandas(self) -> Any:
-        """A `pandas.DataFrame`; columns of vectors and of named things are spread out: `multipliers.gap`, `x[0]`."""
-        import pandas as pd
-
-        flat: dict[str, Any] = {}
-        for name in self.keys():
-            column = self.columns[name]
-            parts = (
-                {f"{name}.{key}": part for key, part in column.items()} if isinstance(column, dict) else {name: column}
-            )
-            for title, part in parts.items():
-                if np.ndim(part) == 1:
-                    flat[title] = part
-                else:
-                    flat.update({f"{title}[{i}]": part[:, i] for i in range(part.shape[1])})
-        return pd.DataFrame(flat)
-
-
-class Settings(NamedTuple):
-    """What a continued run must have in common with the run that it continues."""
-
-    batch_size: int
-    output: str
-    rhythm: Rhythm
-
-
-class Continuation(eqx.Module):
-    """Where a run stands, for `solve` to go on from."""
-
-    run: Run
-    oracle: Oracle
-    method: AbstractMethod
-    settings: Settings = eqx.field(static=True)
-    feeder: Feeder = eqx.field(static=True)
-    looked: Looked = eqx.field(static=True)
-
-
 class Result(eqx.Module):
     """The answer of `solve`.
 
@@ -139,9 +60,11 @@ class Result(eqx.Module):
         history: a table, see `History`.
         error: what a `Stream` raised, if that is what ended the run; the answer so far is returned all the same.
         certificate: what is known of x, see `Certificate`. With tolerance= or output="best" it is the one made during
-            the run; otherwise it is made when first asked for: from all rows of a data set that has no more than the
-            run has drawn, else from fresh draws, a quarter as many as the run's (10,000 at least), which are not
-            counted. The run's own multipliers are judged, and fitted ones only where those are refuted.
+            the run; otherwise it is made when first asked for, and kept: from all rows of a data set that has no more
+            than the run has drawn, else from fresh draws, a quarter as many as the run's (10,000 at least), which are
+            not counted. The run's own multipliers are judged, and fitted ones only where those are refuted. A bad point
+            has one like any other, which says so. There is none, and a ValueError that says what to do, where there is
+            nothing to judge by: of a run that was traced, and of a `Stream` without rows left.
     """
 
     x: PyTree[Array]
@@ -153,7 +76,7 @@ class Result(eqx.Module):
     history: History
     outcome: Any
     choice: str = eqx.field(static=True)
-    continuation: Continuation | None
+    continuation: RunState | None = eqx.field(static=True)
     certified: Certificate | None = eqx.field(static=True, default=None)
     remarks: tuple[str, ...] = eqx.field(static=True, default=())
     error: Exception | None = eqx.field(static=True, default=None)
@@ -162,7 +85,7 @@ class Result(eqx.Module):
     def certificate(self) -> Certificate:
         if self.continuation is None:
             raise ValueError("a run that was traced (jit, vmap) has no certificate. Use lx.certify(problem, result.x).")
-        problem, key = self.continuation.oracle.problem, Randomness.CERTIFICATE.of(self.continuation.run.key)
+        problem, key = self.continuation.oracle.problem, Randomness.CERTIFICATE.of(self.continuation.loop.key)
         draws = draws_for_run(problem, int(self.draws))
         if self.certified is None:
             return certify_run(self._unseen(problem, draws), self.x, self.multipliers, draws, seed=key).certificate
@@ -176,7 +99,7 @@ class Result(eqx.Module):
         assert self.continuation is not None
         if any(isinstance(source, Stream) and source.repeat for source in problem.sources):
             return problem  # there are none; the certificate says what it is about
-        unseen = self.continuation.feeder.problem_ahead(problem, draws, give_up=lambda: False)
+        unseen = self.continuation.setup.feeder.problem_ahead(problem, draws, give_up=lambda: False)
         if unseen is None:
             raise ValueError(
                 "the Stream has too few rows left for a certificate. Give it more, or judge on other rows: "
@@ -213,15 +136,38 @@ class Result(eqx.Module):
     def plot(self, against: str = "draws") -> Any:
         """A matplotlib figure of the history against draws, seconds or iterations: the charts of `lariax report`. The
         certificate is in it if it has been made."""
-        from lariax.report import plot  # a front end, for whoever asks
+        return _front_end["plot"](self, against)
 
-        return plot(self, against)
+    @property
+    def headline(self) -> str:
+        """How it ended and what it cost; of runs under vmap, how many ended how."""
+        if np.ndim(self.outcome):
+            counts = Counter(np.ravel(self.status).tolist())
+            return ", ".join(f"{count} of {np.size(self.outcome)} runs: {status}" for status, count in counts.items())
+        return f"{self.status} after {self.iterations:,} iterations, {self.draws:,} draws, {self.seconds:.2f} s"
+
+    def _rows(self) -> Rows:
+        with np.printoptions(precision=6, threshold=8):
+            leaves = jax.tree_util.tree_leaves_with_path(self.x)
+            answer = [("x", jax.tree_util.keystr(path), str(np.asarray(leaf))) for path, leaf in leaves]
+            return answer + [("multipliers", name, str(np.asarray(y))) for name, y in self.multipliers.items()]
+
+    def _notes(self) -> list[str]:
+        return [] if np.ndim(self.outcome) else [self.message]
 
     def __repr__(self) -> str:
-        return as_text(self)
+        return as_text(self.headline, self._rows())
 
     def __rich__(self) -> Any:
-        return as_rich(self)
+        return as_rich(self.headline, self._rows(), *self._notes())
 
     def _repr_html_(self) -> str:
-        return as_html(self)
+        return as_html(self.headline, self._rows(), *self._notes())
+
+
+_front_end: dict[str, Callable[..., Any]] = {}
+
+
+def plot_by(plot: Callable[[Result, str], Any]) -> None:
+    """How `result.plot()` draws: told by `lariax` itself, since this layer knows no front end."""
+    _front_end["plot"] = plot

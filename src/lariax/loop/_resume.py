@@ -1,6 +1,5 @@
 """`resume`: from a checkpoint back to a run."""
 
-import functools
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -13,22 +12,31 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from lariax.loop._archive import DTYPES, CheckpointError, Unknown
+from lariax.checkpoint import (
+    CheckpointError,
+    Folder,
+    Unknown,
+    differences,
+    environment,
+    functions_of,
+    parts_of,
+    remember,
+    remembered,
+)
+from lariax.loop._begin import DIVERGED, certifier_for, last_iteration
 from lariax.loop._budget import Budget, check_budgets
-from lariax.loop._checkpoint import Folder, Keeper, remember, remembered
-from lariax.loop._drive import Drive, Position, Snapshot
+from lariax.loop._certifier import CertifiedPoint
+from lariax.loop._compiled import LoopState, begin_traced, block_layout
+from lariax.loop._drive import Drive, Snapshot
 from lariax.loop._feed import Feeder
-from lariax.loop._fingerprint import differences, environment, functions_of, parts_of
-from lariax.loop._looks import Looks, Sight
-from lariax.loop._options import explains_options
 from lariax.loop._progress import ProgressBar
 from lariax.loop._result import Result
-from lariax.loop._run import Run, begin_traced, rhythm
-from lariax.loop._saved import Plan, Saved, Shaped, pieces_of, saved_in
-from lariax.loop._start import DIVERGED, OUTPUTS, Start, in_precision, last_iteration
-from lariax.methods import AbstractMethod
-from lariax.oracle import Oracle, bind
+from lariax.loop._saved import Saved, SavedSetup, keeper_in, saved_in
+from lariax.loop._state import OUTPUTS, RunState, Setup
+from lariax.methods import AbstractMethod, in_precision, oracle_for, prepared
+from lariax.oracle import Oracle
 from lariax.problem import Problem, Stream, describe_shape, first_nonfinite, warn
+from lariax.utils import explains_options
 
 
 @explains_options
@@ -67,21 +75,26 @@ def resume(
     place = Folder(folder)
     if not place.path.is_dir():
         raise CheckpointError(f"there is no folder {place}.")
-    given = (iterations, draws, seconds)
-    afresh = any(limit is not None for limit in given)
+    limits = (iterations, draws, seconds)
+    afresh = any(limit is not None for limit in limits)
     if afresh:
-        check_budgets(*given)
+        check_budgets(*limits)
     with place.locked():
         saved = place.newest(saved_in)
-        problem = _problem(place, problem)
-        plan = saved.plan
-        budget = Budget(*given) if afresh else Budget(None, None, plan.seconds, saved.elapsed)
+        problem, plan = _problem(place, problem), saved.plan
+        budget = Budget(*limits) if afresh else Budget(None, None, plan.seconds, saved.elapsed)
         with ProgressBar(progress, budget) as bar:
-            start = restored(saved, problem, x0, method, budget.seconds)
-            drive = _drive(saved, start, budget, afresh, bar, callback)
-            if not drive.ended:
-                plan = replace(plan, first=drive.first, last=drive.last, seconds=budget.seconds)
-                drive.keeper = Keeper(place, plan.every, plan.keep, functools.partial(pieces_of, plan))
+            run = restored(saved, problem, x0, method, budget.seconds)
+            certifier = certifier_for(run, plan.tolerance, plan.confidence)
+            if afresh:
+                if not run.loop.finite:
+                    raise ValueError(DIVERGED)
+                run = replace(run, seconds=run.seconds + saved.elapsed)
+                last = last_iteration(run, budget, certifier)
+                plan = replace(plan, first=run.iteration, last=last, seconds=budget.seconds)
+            drive = Drive(run, budget, plan.first, plan.last, certifier, bar, callback)
+            if drive.ended() is None:
+                drive.keeper = keeper_in(place, saved.setup, plan)
                 remember(place, problem)
             return drive.go()
 
@@ -106,109 +119,90 @@ def _problem(folder: Folder, problem: Any) -> Problem:
     return problem
 
 
-def _drive(
-    saved: Saved,
-    start: Start,
-    budget: Budget,
-    afresh: bool,
-    bar: ProgressBar,
-    callback: Callable[[Snapshot], Any] | None,
-) -> Drive:
-    """From where the checkpoint stands, with the budget that the run had, or with a new one (`afresh`)."""
-    plan, oracle, first = saved.plan, start.oracle, saved.iteration
-    looked = replace(saved.looked, best=_sight(oracle, saved.looked.best))
-    looks = None
-    if plan.tolerance is not None or plan.settings.output == "best":
-        looks = Looks(oracle, start.feeder, plan.tolerance, plan.confidence, start.run.key, looked)
-    ledger = replace(
-        saved.ledger,
-        draws_per_iteration=oracle.draws_per_iteration,
-        start=start.settings.rhythm.start,
-        numbers=2 * oracle.rows + 8,
-    )
-    last = plan.last
-    if afresh:
-        if not start.run.finite:
-            raise ValueError(DIVERGED)
-        ledger = replace(ledger, seconds_before=ledger.seconds_before + saved.elapsed)
-        last = last_iteration(start, budget, first, 0, looks)
-    position = Position(start.run, first, saved.evaluations, ledger, looked, _sight(oracle, saved.sight))
-    return Drive(start, position, budget, first if afresh else plan.first, last, looks, bar, callback)
-
-
 def restored(
     saved: Saved,
     problem: Problem,
     x0: PyTree | None,
     method: AbstractMethod | None,
     patience: float | None = None,
-) -> Start:
-    """The run of a checkpoint, ready to go on; everything in the file is checked against the problem. `patience`: how
+) -> RunState:
+    """Where the run of a checkpoint stands; everything in the file is checked against the problem. `patience`: how
     many seconds to wait for the rows of a Stream."""
     _check_numbers(saved)
-    plan = saved.plan
-    x = _like_x(plan, x0)
-    settings, found = plan.settings, _method(plan, method)
-    feeder = _feeder(problem, saved, patience)
+    known, run = saved.setup, saved.run
+    x = _like_x(known, x0)
+    feeder = _feeder(problem, saved.place, patience)
     samples = feeder.structures()
-    oracle = _bound(problem, x, samples, settings.batch_size, found)
-    if method is not None:
-        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), x)
-        prepared = in_precision(method.prepare(oracle, zeros), oracle.dtype)
-        if isinstance(plan.method, AbstractMethod) and not eqx.tree_equal(prepared, in_precision(found, oracle.dtype)):
-            raise CheckpointError("a resumed run keeps its method. Leave method= out, or start a new run.")
-        found = prepared
-    found = in_precision(found, oracle.dtype)
-    _check_problem(plan, oracle, x, samples)
-    beat = rhythm(oracle, found, samples)
-    if beat != settings.rhythm:
+    oracle, found = _fitted(known, problem, x, samples, method)
+    _check_problem(known, oracle, x, samples)
+    blocks = block_layout(oracle, found, samples)
+    if blocks != known.blocks:
         raise CheckpointError(
-            f"this run keeps time as {settings.rhythm}, and with this problem and method it would be {beat}. Give the "
-            "problem that the run was started with."
+            f"this run draws its samples by {known.blocks}, and with this problem and method it would be {blocks}. "
+            "Give the problem that the run was started with."
         )
-    run = _run(saved, oracle, found, x, samples)
+    setup = Setup(oracle, found, known.output, blocks, feeder, known.choice, known.iterations)
+    loop = _loop(saved, setup, x, samples)
     if feeder:
-        feeder.go_to(saved.place, beat.block, oracle.sample_counts)
-    return Start(oracle, found, run, settings, feeder, saved.evaluations, False, plan.choice, None)
+        feeder.go_to(saved.place, blocks.length, oracle.sample_counts)
+    return replace(
+        run,
+        setup=setup,
+        loop=loop,
+        checks=replace(run.checks, best=_point(oracle, run.checks.best)),
+        certified=_point(oracle, run.certified),
+    )
 
 
-def _bound(
-    problem: Problem, x: PyTree, samples: tuple[PyTree | None, ...], batch_size: int, method: AbstractMethod
-) -> Oracle:
-    try:
-        return bind(
-            problem,
-            x,
-            samples,
-            batch_size=batch_size,
-            copies=method.copies,
-            has_slacks=method.wants_slacks,
+def _fitted(
+    known: SavedSetup,
+    problem: Problem,
+    x: PyTree,
+    samples: tuple[PyTree | None, ...],
+    given: AbstractMethod | None,
+) -> tuple[Oracle, AbstractMethod]:
+    """The problem and the method of the file, or the one given where a file cannot hold it."""
+    kept = known.method if isinstance(known.method, AbstractMethod) else None
+    method = kept or given
+    if not isinstance(method, AbstractMethod):
+        name = known.method.name if isinstance(known.method, Unknown) else "a class of your own"
+        raise CheckpointError(
+            f"the method of this run ({name}) is not one that this program has loaded, or holds what a file cannot. "
+            "Import it, or pass method=."
         )
+    try:
+        oracle = oracle_for(method, problem, x, samples, known.batch_size)
     except Exception as error:
         raise CheckpointError(
             f"the functions of this problem do not take the x of this run, {describe_shape(x)} ({error}). Give the "
             "problem that the run was started with."
         ) from error
+    method = in_precision(method, oracle.dtype)
+    if given is not None:
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), x)
+        again = prepared(given, oracle, zeros, known.iterations)
+        if kept is not None and not eqx.tree_equal(again, method):
+            raise CheckpointError("a resumed run keeps its method. Leave method= out, or start a new run.")
+        method = again
+    return oracle, method
 
 
 def _check_numbers(saved: Saved) -> None:
     """What the types of the fields do not say."""
-    plan, ledger = saved.plan, saved.ledger
-    columns = {length for table in ledger.tables for length in _lengths(table)}
+    plan, run, history = saved.plan, saved.run, saved.run.history
+    columns = {length for table in history.tables for length in _lengths(table)}
     sound = (
-        plan.settings.batch_size >= 1
-        and plan.settings.output in OUTPUTS
+        saved.setup.batch_size >= 1
+        and saved.setup.output in OUTPUTS
         and plan.keep >= 1
-        and plan.every >= 0
-        and saved.iteration >= 0
-        and saved.evaluations >= 0
-        and saved.elapsed >= 0
-        and min(ledger.every, ledger.stride) >= 1
-        and len(ledger.tables) <= 1
-        and ledger.earlier_rows >= 0
+        and min(plan.every, run.iteration, run.seconds, saved.elapsed, history.earlier_rows) >= 0
+        and isinstance(run.evaluations, int)
+        and run.evaluations >= 0
+        and min(history.every, history.stride) >= 1
+        and len(history.tables) <= 1
         and len(columns) <= 1
         and -1 not in columns
-        and all("iteration" in table for table in ledger.tables)
+        and all("iteration" in table for table in history.tables)
     )
     if not sound:
         raise CheckpointError("the numbers in this checkpoint contradict each other: it was not written by Lariax.")
@@ -223,47 +217,28 @@ def _lengths(table: Any) -> Iterator[int]:
             yield len(column) if isinstance(column, np.ndarray) and column.ndim else -1
 
 
-def _like_x(plan: Plan, x0: PyTree | None) -> PyTree:
+def _like_x(known: SavedSetup, x0: PyTree | None) -> PyTree:
     """The structure of x, with a shape and a type in the place of every array."""
-    if x0 is None and plan.x is None:
+    if x0 is not None:
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.asarray(leaf).dtype), x0)
+    if known.x is None:
         raise CheckpointError(
             "x is of a structure that a file cannot hold (classes of your own). Pass x0=, anything of that structure."
         )
-    if x0 is not None:
-        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.asarray(leaf).dtype), x0)
-
-    def shaped(leaf: Any) -> jax.ShapeDtypeStruct:
-        if not isinstance(leaf, Shaped) or leaf.dtype not in DTYPES or not all(type(n) is int for n in leaf.shape):
-            raise CheckpointError(f"the checkpoint says that a part of x is {leaf!r}, which is no array.")
-        if leaf.dtype == "float64" and not jax.config.read("jax_enable_x64"):
-            raise CheckpointError(
-                'this run is in float64, and JAX\'s 64-bit mode is off. Say jax.config.update("jax_enable_x64", True).'
-            )
-        return jax.ShapeDtypeStruct(leaf.shape, DTYPES[leaf.dtype])
-
-    try:
-        return jax.tree.map(shaped, plan.x, is_leaf=lambda node: isinstance(node, Shaped))
-    except (ValueError, TypeError) as error:
-        raise error if isinstance(error, CheckpointError) else CheckpointError(f"x is no structure: {error}") from error
-
-
-def _method(plan: Plan, given: AbstractMethod | None) -> AbstractMethod:
-    if isinstance(plan.method, AbstractMethod):
-        return plan.method
-    if not isinstance(given, AbstractMethod):
-        name = plan.method.name if isinstance(plan.method, Unknown) else "a class of your own"
+    leaves = jax.tree.leaves(known.x)
+    if not all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves):
+        raise CheckpointError("the checkpoint says that a part of x is no array.")
+    if any(leaf.dtype == np.float64 for leaf in leaves) and not jax.config.read("jax_enable_x64"):
         raise CheckpointError(
-            f"the method of this run ({name}) is not one that this program has loaded, or holds what a file cannot. "
-            "Import it, or pass method=."
+            'this run is in float64, and JAX\'s 64-bit mode is off. Say jax.config.update("jax_enable_x64", True).'
         )
-    return given
+    return known.x
 
 
-def _feeder(problem: Problem, saved: Saved, patience: float | None) -> Feeder:
+def _feeder(problem: Problem, place: dict[str, Any], patience: float | None) -> Feeder:
     streams = [i for i, source in enumerate(problem.sources) if isinstance(source, Stream)]
     if not streams:
         return Feeder(problem.sources)
-    place = saved.place
     marks = place.get("marks")
     numbers = [place.get(name) for name in ("first", "complete", "sum")]
     marked = isinstance(marks, dict) and all(_is_mark(marks.get(i)) for i in streams)
@@ -285,16 +260,16 @@ def _is_mark(mark: Any) -> bool:
     return isinstance(mark.get("seen"), int) and isinstance(mark.get("ended"), bool) and "rows" in mark
 
 
-def _check_problem(plan: Plan, oracle: Oracle, x: PyTree, samples: tuple[PyTree | None, ...]) -> None:
+def _check_problem(known: SavedSetup, oracle: Oracle, x: PyTree, samples: tuple[PyTree | None, ...]) -> None:
     """An error if it is another problem, a warning if the bits will be others."""
-    changed = differences(plan.parts, parts_of(oracle, x, samples))
+    changed = differences(known.parts, parts_of(oracle, x, samples))
     if changed:
         raise CheckpointError(
             f"this is not the problem that the run was started with: {'; '.join(changed)}. Give the same one, or start "
             "a new run."
         )
-    functions = differences(plan.functions, functions_of(oracle, x, samples))
-    where = differences(plan.environment, environment())
+    functions = differences(known.functions, functions_of(oracle, x, samples))
+    where = differences(known.environment, environment())
     if functions:
         names = ", ".join(text.split(" was ")[0] for text in functions)
         where.append(f"{names}: the code has changed")
@@ -302,40 +277,41 @@ def _check_problem(plan: Plan, oracle: Oracle, x: PyTree, samples: tuple[PyTree 
         warn(f"the run goes on, but not to the same bits as without a stop: {'; '.join(where)}.")
 
 
-def _run(saved: Saved, oracle: Oracle, method: AbstractMethod, x: PyTree, samples: tuple[PyTree | None, ...]) -> Run:
+def _loop(saved: Saved, setup: Setup, x: PyTree, samples: tuple[PyTree | None, ...]) -> LoopState:
     """The leaves of the file in the structure that the problem and the method have."""
-    beat, pick = saved.plan.settings.rhythm, saved.plan.settings.output == "random"
+    oracle, iteration, found = setup.oracle, saved.run.iteration, dict(saved.leaves)
     fed = tuple(
-        jax.tree.map(lambda row, n=count: np.zeros((beat.start, n, *row.shape), row.dtype), sample)
+        jax.tree.map(lambda row, n=count: np.zeros((setup.blocks.start, n, *row.shape), row.dtype), sample)
         if source is not None and source.from_host
         else None
         for source, sample, count in zip(oracle.sources, samples, oracle.sample_counts, strict=True)
     )
     try:
-        key = jax.random.wrap_key_data(jnp.asarray(saved.leaves[".key"]), impl=saved.generator)
-        like = eqx.filter_eval_shape(begin_traced, oracle, method, x, key, fed, beat, pick)[0]
+        key = jax.random.wrap_key_data(jnp.asarray(found[".key"]), impl=saved.generator)
+        pick = setup.output == "random"
+        like = eqx.filter_eval_shape(begin_traced, oracle, setup.method, x, key, fed, setup.blocks, pick)[0]
     except (KeyError, ValueError, TypeError) as error:
         raise CheckpointError(f"the checkpoint does not fit the problem and the method: {error}") from error
     like = like._replace(key=jax.eval_shape(jax.random.key_data, key))
     paths, structure = jax.tree_util.tree_flatten_with_path(like)
     leaves = []
     for path, leaf in paths:
-        found = saved.leaves.get(jax.tree_util.keystr(path))
-        if not isinstance(found, np.ndarray) or (found.shape, found.dtype) != (leaf.shape, leaf.dtype):
+        value = found.get(jax.tree_util.keystr(path))
+        if not isinstance(value, np.ndarray) or (value.shape, value.dtype) != (leaf.shape, leaf.dtype):
             raise CheckpointError(
                 f"the state of this run does not fit the problem and the method: {jax.tree_util.keystr(path)} should "
-                f"be {describe_shape(leaf)}, found {describe_shape(found)}."
+                f"be {describe_shape(leaf)}, found {describe_shape(value)}."
             )
-        leaves.append(jnp.asarray(found))
-    run = jax.tree.unflatten(structure, leaves)._replace(key=key)
-    if first_nonfinite(run._replace(key=None)) or len(leaves) != len(saved.leaves):
+        leaves.append(jnp.asarray(value))
+    loop = jax.tree.unflatten(structure, leaves)._replace(key=key)
+    if first_nonfinite(loop._replace(key=None)) or len(leaves) != len(found):
         raise CheckpointError("the state of this run is not one that Lariax has written.")
-    if int(run.iteration) != saved.iteration or saved.iteration >= min(int(run.next_pick), int(run.next_refresh)):
+    if int(loop.iteration) != iteration or iteration >= min(int(loop.next_pick), int(loop.next_refresh)):
         raise CheckpointError("the checkpoint contradicts itself about the iteration that it was made after.")
-    return run
+    return loop
 
 
-def _sight(oracle: Oracle, saved: Sight | None) -> Sight | None:
+def _point(oracle: Oracle, saved: CertifiedPoint | None) -> CertifiedPoint | None:
     if saved is None:
         return None
     coordinates = oracle.coordinates

@@ -1,87 +1,115 @@
-"""What a checkpoint says: what was asked for, and where the run stands."""
+"""What a checkpoint says: what the run is, what was asked for, and where it stands."""
 
+import functools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import jax
 
 from lariax.certificate import Certificate, ConstraintReport, Interval, Relative, RelativeTolerance, Tolerance
+from lariax.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    Classes,
+    DamagedError,
+    Folder,
+    Keeper,
+    UnsavableError,
+    encoded,
+    environment,
+    functions_of,
+    packed,
+    parts_of,
+    unpacked,
+)
 from lariax.formulas import Exponents
-from lariax.loop._archive import CheckpointError, Classes, DamagedError, UnsavableError, encoded, packed, unpacked
-from lariax.loop._budget import Budget
-from lariax.loop._checkpoint import Checkpoint
-from lariax.loop._drive import Position
-from lariax.loop._fingerprint import environment, functions_of, parts_of
-from lariax.loop._ledger import Ledger
-from lariax.loop._looks import Looked, Sight
-from lariax.loop._result import Settings
-from lariax.loop._run import Rhythm, Run
-from lariax.loop._start import Start
+from lariax.loop._certifier import CertifiedPoint, Checks
+from lariax.loop._compiled import BlockLayout
+from lariax.loop._history import Recorded
+from lariax.loop._state import RunState, Setup
 from lariax.methods import AbstractMethod
 
 
-@dataclass(frozen=True)
-class Shaped:
-    """In the place of an array."""
+@dataclass(frozen=True, eq=False)
+class SavedSetup:
+    """A `Setup` as far as a file can hold it, and what is known of the rest."""
 
-    dtype: str
-    shape: tuple
+    environment: dict[str, str]
+    parts: dict[str, str]  # of the problem
+    functions: dict[str, str]
+    x: Any  # the structure of x, with a shape and a type for every leaf; None: not one that a file can tell of
+    method: Any  # as it was prepared; None: the same
+    batch_size: int
+    output: str
+    blocks: BlockLayout
+    choice: str
+    iterations: int | None
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What stays as it is for the whole run."""
+    """What one call of `solve` or `resume` asks for."""
 
-    environment: dict[str, str]
-    parts: dict[str, str]
-    functions: dict[str, str]
-    origin: str  # JSON
-    x: Any  # the structure of x, with a shape and a type for every leaf; None: not one that a file can tell of
-    method: Any  # as it was prepared; None: the same
-    settings: Settings
-    choice: str
-    first: int
+    first: int  # the iteration from which the budget counts
     last: int | None
     seconds: float | None
     tolerance: float | RelativeTolerance | None
     confidence: float
     every: float
     keep: int
+    origin: str  # JSON
+
+    @classmethod
+    def of(
+        cls,
+        checkpoint: Checkpoint,
+        first: int,
+        last: int | None,
+        seconds: float | None,
+        tolerance: Tolerance | None,
+        confidence: float,
+    ) -> Self:
+        try:
+            origin = json.dumps(checkpoint.origin)
+        except (TypeError, ValueError) as error:
+            raise CheckpointError(f"origin= must be something that JSON can hold: {error}.") from error
+        seconds = None if seconds is None else float(seconds)
+        if not isinstance(tolerance, RelativeTolerance | None):
+            tolerance = float(tolerance)
+        every, keep = float(checkpoint.every), int(checkpoint.keep)
+        return cls(first, last, seconds, tolerance, float(confidence), every, keep, origin)
 
 
 @dataclass(frozen=True, eq=False)
 class Saved:
     """A checkpoint."""
 
+    setup: SavedSetup
     plan: Plan
-    leaves: dict[str, Any]  # of the `Run`, by their path; its key as plain numbers
+    run: RunState  # without its setup and its loop
+    leaves: dict[str, Any]  # of the loop, by their path; its key as plain numbers
     generator: str  # of random numbers
-    iteration: int
-    evaluations: int
-    ledger: Ledger
-    looked: Looked
-    sight: Sight | None
     elapsed: float  # seconds since the budget began to count
     place: dict[str, Any]  # in the streams
 
 
 _RECORDS = {
+    "blocks": BlockLayout,
     "certificate": Certificate,
     "certified constraint": ConstraintReport,
+    "certified point": CertifiedPoint,
+    "checks": Checks,
     "exponents": Exponents,
     "interval": Interval,
-    "ledger": Ledger,
-    "looked": Looked,
     "plan": Plan,
+    "recorded": Recorded,
     "relative": Relative,
     "relative tolerance": RelativeTolerance,
-    "rhythm": Rhythm,
+    "run": RunState,
     "saved": Saved,
-    "settings": Settings,
-    "shaped": Shaped,
-    "sight": Sight,
+    "setup": SavedSetup,
 }
 """Tags are part of the file's format: they stay when a class is renamed or moved."""
 
@@ -103,40 +131,22 @@ def _method_tag(cls: type) -> str:
     return f"method {cls.__qualname__ if own else f'{cls.__module__}.{cls.__qualname__}'}"
 
 
-def plan_of(
-    start: Start,
-    checkpoint: Checkpoint,
-    budget: Budget,
-    last: int | None,
-    tolerance: Tolerance | None,
-    confidence: float,
-) -> Plan:
-    """Of a run that is about to start."""
-    coordinates, samples = start.oracle.coordinates, start.feeder.structures()
-    leaves = [Shaped(d.name, shape) for shape, d in zip(coordinates.shapes, coordinates.dtypes, strict=True)]
+def described(setup: Setup) -> SavedSetup:
+    coordinates, samples = setup.oracle.coordinates, setup.feeder.structures()
     like_x = jax.tree.unflatten(
         coordinates.structure, map(jax.ShapeDtypeStruct, coordinates.shapes, coordinates.dtypes)
     )
-    try:
-        origin = json.dumps(checkpoint.origin)
-    except (TypeError, ValueError) as error:
-        raise CheckpointError(f"origin= must be something that JSON can hold: {error}.") from error
-    return Plan(
+    return SavedSetup(
         environment=environment(),
-        parts=parts_of(start.oracle, like_x, samples),
-        functions=functions_of(start.oracle, like_x, samples),
-        origin=origin,
-        x=_if_savable(jax.tree.unflatten(coordinates.structure, leaves)),
-        method=_if_savable(start.method),
-        settings=start.settings,
-        choice=start.choice,
-        first=int(start.run.iteration),
-        last=last,
-        seconds=None if budget.seconds is None else float(budget.seconds),
-        tolerance=tolerance if tolerance is None or isinstance(tolerance, RelativeTolerance) else float(tolerance),
-        confidence=float(confidence),
-        every=float(checkpoint.every),
-        keep=int(checkpoint.keep),
+        parts=parts_of(setup.oracle, like_x, samples),
+        functions=functions_of(setup.oracle, like_x, samples),
+        x=_if_savable(like_x),
+        method=_if_savable(setup.method),
+        batch_size=setup.oracle.batch_size,
+        output=setup.output,
+        blocks=setup.blocks,
+        choice=setup.choice,
+        iterations=setup.iterations,
     )
 
 
@@ -148,22 +158,30 @@ def _if_savable(value: Any) -> Any:
     return value
 
 
-def pieces_of(plan: Plan, position: Position, elapsed: float, place: dict[str, Any]) -> Iterator[Any]:
+def keeper_in(folder: Folder, setup: SavedSetup, plan: Plan) -> Keeper:
+    """Who saves the run."""
+    return Keeper(folder, plan.every, plan.keep, functools.partial(_pieces, setup, plan))
+
+
+def _pieces(setup: SavedSetup, plan: Plan, run: RunState, elapsed: float, place: dict[str, Any]) -> Iterator[Any]:
     """The file."""
-    best, ledger = position.looked.best, position.ledger
-    saved = Saved(
-        plan=plan,
-        leaves=leaves_of(position.run),
-        generator=str(jax.random.key_impl(position.run.key)),
-        iteration=position.iteration,
-        evaluations=position.evaluations,
-        ledger=replace(ledger, tables=(ledger.history().columns,) if ledger.tables else (), newest={}),
-        looked=replace(position.looked, best=best and _flat(best)),
-        sight=position.sight and _flat(position.sight),
-        elapsed=elapsed,
-        place=place,
+    plain = run.loop._replace(key=jax.random.key_data(run.loop.key))
+    leaves = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(plain)}
+    nothing: Any = None
+    saved = replace(
+        run,
+        setup=nothing,
+        loop=nothing,
+        history=replace(run.history, tables=(run.history.table,) if run.history.tables else (), newest={}),
+        checks=replace(run.checks, best=_flat(run.checks.best)),
+        certified=_flat(run.certified),
     )
-    return packed(saved, classes())
+    generator = str(jax.random.key_impl(run.loop.key))
+    return packed(Saved(setup, plan, saved, leaves, generator, elapsed, place), classes())
+
+
+def _flat(point: CertifiedPoint | None) -> CertifiedPoint | None:
+    return point and point._replace(x=jax.tree.leaves(point.x))
 
 
 def saved_in(file: bytes) -> Saved:
@@ -172,13 +190,3 @@ def saved_in(file: bytes) -> Saved:
     if not isinstance(saved, Saved):
         raise DamagedError(f"it holds a {type(saved).__name__}")
     return saved
-
-
-def _flat(sight: Sight) -> Sight:
-    return sight._replace(x=jax.tree.leaves(sight.x))
-
-
-def leaves_of(run: Run) -> dict[str, Any]:
-    """By path, the key as plain numbers."""
-    plain = run._replace(key=jax.random.key_data(run.key))
-    return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(plain)}

@@ -1,6 +1,5 @@
 """`solve`: what is asked for, checked and set going."""
 
-import functools
 import os
 from collections.abc import Callable
 from typing import Any
@@ -10,19 +9,19 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from lariax.certificate import RelativeTolerance, Tolerance
-from lariax.loop._budget import Budget, check_budgets, is_number, record_interval
-from lariax.loop._checkpoint import Checkpoint, Keeper, new_folder, remember
-from lariax.loop._drive import Drive, Position, Snapshot
-from lariax.loop._ledger import Ledger
-from lariax.loop._looks import Looked, Looks
-from lariax.loop._options import explains_options
+from lariax.checkpoint import Checkpoint, new_folder, remember
+from lariax.loop._begin import Asked, certifier_for, from_earlier, from_point, last_iteration, recording
+from lariax.loop._budget import Budget, check_budgets, record_interval
+from lariax.loop._compiled import advance, conclude
+from lariax.loop._drive import Drive, Snapshot
+from lariax.loop._history import History
 from lariax.loop._progress import ProgressBar
-from lariax.loop._result import History, Result, outcome
-from lariax.loop._run import advance, conclude
-from lariax.loop._saved import pieces_of, plan_of
-from lariax.loop._start import Start, continued, fresh, last_iteration
+from lariax.loop._result import Result, outcome
+from lariax.loop._saved import Plan, described, keeper_in
+from lariax.loop._state import RunState
 from lariax.methods import AbstractMethod
 from lariax.problem import Problem
+from lariax.utils import check_confidence, explains_options, is_number
 
 
 @explains_options
@@ -88,72 +87,56 @@ def solve(
     value = tolerance.value if isinstance(tolerance, RelativeTolerance) else tolerance
     if value is not None and not (is_number(value) and value > 0):
         raise ValueError(f"tolerance must be positive, found {value!r}.")
-    if not (is_number(confidence) and 0.5 <= confidence < 1):
-        raise ValueError(f"confidence must be at least 0.5 and below 1, found {confidence!r}.")
-    budget = Budget(iterations, draws, seconds)
-    given = (method, batch_size, seed, output)
+    check_confidence(confidence)
+    budget, asked = Budget(iterations, draws, seconds), Asked(method, batch_size, seed, output)
     if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
         checkpoint = Checkpoint(checkpoint)
     with new_folder(checkpoint) as folder, ProgressBar(progress, budget) as bar:  # now: compiling takes seconds
+        taken = 0
         if isinstance(x0, Result):
-            start = continued(problem, x0, *given)
+            run = from_earlier(problem, x0.x, x0.continuation, asked)
         else:
-            start = fresh(problem, x0, *given, budget)
-        looking = tolerance is not None or start.settings.output == "best"
-        if start.traced:
-            watched = progress or looking or callback is not None or checkpoint is not None
-            return _solve_traced(start, budget, record_every, watched)
-        before = start.earlier.continuation.looked if start.earlier and start.earlier.continuation else Looked()
-        per_iteration = start.oracle.draws_per_iteration
-        looks = None
-        if looking:
-            looks = Looks(start.oracle, start.feeder, tolerance, confidence, start.run.key, before)
-        first = int(start.run.iteration)
-        taken = 0 if start.earlier else start.settings.rhythm.start * per_iteration
-        last = last_iteration(start, budget, first, taken, looks)
-        ledger = Ledger.of(start, record_every or record_interval(last, first))
-        position = Position(start.run, first, start.evaluations, ledger, before)
-        drive = Drive(start, position, budget, first, last, looks, bar, callback)
+            run = from_point(problem, x0, asked, budget)
+            taken = run.setup.blocks.start * run.oracle.draws_per_iteration
+        if run.is_traced:
+            watched = progress or tolerance is not None or callback is not None or checkpoint is not None
+            return _solve_traced(run, budget, record_every, watched or run.setup.output == "best")
+        certifier = certifier_for(run, tolerance, confidence)
+        last = last_iteration(run, budget, certifier, taken)
+        run = recording(run, record_every, last)
+        keeper = None
         if checkpoint is not None and folder is not None:
-            plan = plan_of(start, checkpoint, budget, last, tolerance, confidence)
-            drive.keeper = Keeper(folder, checkpoint.every, checkpoint.keep, functools.partial(pieces_of, plan))
+            plan = Plan.of(checkpoint, run.iteration, last, seconds, tolerance, confidence)
+            keeper = keeper_in(folder, described(run.setup), plan)
             remember(folder, problem)
-        return drive.go()
+        return Drive(run, budget, run.iteration, last, certifier, bar, callback, keeper).go()
 
 
-def _solve_traced(start: Start, budget: Budget, record_every: int | None, watched: bool) -> Result:
+def _solve_traced(run: RunState, budget: Budget, record_every: int | None, watched: bool) -> Result:
     """A run inside jit or vmap: the whole of it in one call, with nobody looking."""
-    oracle = start.oracle
-    per_iteration, beat = oracle.draws_per_iteration, start.settings.rhythm
-    last = budget.last_iteration(0, per_iteration, beat.start * per_iteration)
-    if last is None or budget.seconds is not None or watched or start.feeder:
+    oracle, method, blocks = run.oracle, run.method, run.setup.blocks
+    per_iteration = oracle.draws_per_iteration
+    last = budget.last_iteration(0, per_iteration, blocks.start * per_iteration)
+    if last is None or budget.seconds is not None or watched or run.setup.feeder:
         raise ValueError(
             "inside jit or vmap a run needs iterations= or draws=, and has no seconds=, progress=, callback=, "
             'checkpoint=, tolerance=, output="best" or Stream.'
         )
     every = record_every or record_interval(last, 0)
-    run, records = advance(
-        oracle,
-        start.method,
-        start.run,
-        jnp.int32(last),
-        jnp.int32(every),
-        start.feeder.nothing,
-        start.settings.rhythm,
-        max(1, last // every),
-    )
-    rows = jax.tree.map(lambda column: column[: last // every], records.rows)
-    rows["draws"] = (rows["iteration"] + beat.start) * per_iteration
-    x, multipliers = conclude(oracle, start.method, run)
+    stop, nothing, count = jnp.int32(last), run.setup.feeder.nothing, last // every
+    loop, records = advance(oracle, method, run.loop, stop, jnp.int32(every), nothing, blocks, max(1, count))
+    rows = jax.tree.map(lambda column: column[:count], records.named(oracle.layout).rows)
+    rows["draws"] = (rows["iteration"] + blocks.start) * per_iteration
+    x, multipliers = conclude(oracle, method, loop)
     return Result(
         x=x,
         multipliers=multipliers,
-        iterations=run.iteration,
-        draws=(run.iteration + beat.start) * per_iteration,
-        evaluations=start.evaluations + records.evaluations,
+        iterations=loop.iteration,
+        draws=(loop.iteration + blocks.start) * per_iteration,
+        evaluations=run.evaluations + records.evaluations,
         seconds=jnp.zeros(()),
         history=History(rows),
-        outcome=jnp.where(run.finite, outcome("budget"), outcome("diverged")),
-        choice=start.choice,
+        outcome=jnp.where(loop.finite, outcome("budget"), outcome("diverged")),
+        choice=run.setup.choice,
         continuation=None,
     )

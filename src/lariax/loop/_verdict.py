@@ -11,8 +11,8 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Key
 from scipy.optimize import nnls
 
-from lariax.methods import AbstractMethod
-from lariax.oracle import Batch, Oracle, Vector
+from lariax.methods import Diagnosis
+from lariax.oracle import Batch, Look, Oracle, Vector
 
 SAMPLES = 2048
 """Fresh samples behind a verdict, in two halves."""
@@ -65,15 +65,12 @@ class Around(NamedTuple):
     has_gradient: Bool[Array, " blocks"]
 
 
-def judged(
-    oracle: Oracle, method: AbstractMethod, state: Any, x: Any, violations: np.ndarray, key: Key[Array, ""]
-) -> Verdict:
+def judged(oracle: Oracle, known: Diagnosis, x: Any, violations: np.ndarray, key: Key[Array, ""]) -> Verdict:
     """Of a run that has spent its budget at x. `violations` are those on record, from first to last."""
     if any(source is not None and source.from_host for source in oracle.sources):
         return Verdict("budget")  # the rows of a Stream are the run's
     point = oracle.coordinates.ravel(x)
-    scales = method.scales(state)
-    scales = jnp.ones_like(point) if scales is None else scales
+    scales = jnp.ones_like(point) if known.scales is None else known.scales
     plain = replace(oracle, scaling=scales, has_slacks=False, copies=1)
     fresh = _Fresh(plain, key)
     away = float(jnp.linalg.norm(point / scales))
@@ -81,20 +78,20 @@ def judged(
         return Verdict("unbounded", draws=fresh.draws)
     if not away < LOST:
         return Verdict("stalled", ("x has run away.",), fresh.draws)
-    if bool(method.is_stuck(state)):
+    if bool(known.stuck):
         return Verdict("stalled", ("The last steps were all refused.",), fresh.draws)
-    if not bool(method.is_violated(oracle, state)):
+    if not bool(known.violated):
         return Verdict("budget", draws=fresh.draws)
     return _of_violation(oracle, fresh, point / scales, violations)
 
 
-def has_kinks(oracle: Oracle, method: AbstractMethod, state: Any, x: Any, key: Key[Array, ""]) -> bool:
+def has_kinks(oracle: Oracle, known: Diagnosis, x: Any, key: Key[Array, ""]) -> bool:
     """Whether slopes of single samples near x change by jumps: more over a step than eight times as much as over an
     eighth of it. True where it cannot be seen: samples come from the host, or functions have a rule of their own."""
     if any(source is not None and source.from_host for source in oracle.sources):
         return True
-    point, scales = oracle.coordinates.ravel(x), method.scales(state)
-    scales = jnp.ones_like(point) if scales is None else scales
+    point = oracle.coordinates.ravel(x)
+    scales = jnp.ones_like(point) if known.scales is None else known.scales
     fresh = _Fresh(replace(oracle, scaling=scales, has_slacks=False, copies=1), key)
     try:
         return int(_jumps(fresh.oracle, point / scales, fresh.half(0), key)) >= KINKED
@@ -231,7 +228,6 @@ def _look_around(oracle: Oracle, z: Vector, first: Batch, second: Batch, key: Ke
     within = jnp.linalg.norm(oracle.prox(z - short * slope, 0.0) - z) / short
     noise = jnp.linalg.norm(slopes[0] - slopes[1]) / 2
     near = [oracle.look(points[0], half) for half in halves]  # at x itself a gradient may be 0 by symmetry
-    has_gradient = [_has_gradient(oracle, near, block.rows) for block in oracle.blocks]
     jacobian = None
     if oracle.problem.simple.separable and 0 < oracle.rows * z.size <= ENTRIES:
         jacobian = sum(oracle.jacobian(z, half) for half in halves) / 2 * scale[:, None]
@@ -242,21 +238,25 @@ def _look_around(oracle: Oracle, z: Vector, first: Batch, second: Batch, key: Ke
         others=jax.vmap(violation)(elsewhere) * scale,
         jacobian=jacobian,
         held=jnp.stack([oracle.prox(z + side * REACHES[0], 0.0) == z for side in (-1, 1)]).astype(z.dtype),
-        has_gradient=jnp.stack(has_gradient) if has_gradient else jnp.zeros(0, bool),
+        has_gradient=_has_gradient(oracle, near),
     )
 
 
-def _has_gradient(oracle: Oracle, looks: list[Any], rows: slice) -> Bool[Array, ""]:
-    """Whether a row of a constraint has a gradient on some sample: by weights at random."""
+def _has_gradient(oracle: Oracle, looks: list[Look]) -> Bool[Array, " blocks"]:
+    """Which constraints have a gradient in some row on some sample: by weights at random."""
 
-    def slope(look: Any, number: int) -> Vector:
-        n = look.objective.shape[0]
-        weights = jax.random.normal(jax.random.key(number), (max(n, SAMPLES // 2), oracle.rows), oracle.dtype)
-        masked = jnp.where((jnp.arange(oracle.rows) >= rows.start) & (jnp.arange(oracle.rows) < rows.stop), weights, 0)
-        parts = [masked[: r.shape[0], block.rows] for block, r in zip(oracle.blocks, look.residuals, strict=True)]
-        return look.gradient(tuple(parts), objective=0.0)
+    def slope(look: Look, number: int, block: Array) -> Vector:
+        n = max(look.objective.shape[0], SAMPLES // 2)
+        weights = jax.random.normal(jax.random.key(number), (n, oracle.rows), oracle.dtype)
+        parts = oracle.split(jnp.where(oracle.layout.owners == block, weights, 0))
+        return look.gradient(
+            tuple(part[: r.shape[0]] for part, r in zip(parts, look.residuals, strict=True)), objective=0.0
+        )
 
-    return jnp.any(jnp.stack([slope(look, i) for i, look in enumerate(looks)]) != 0)
+    def has_one(block: Array) -> Bool[Array, ""]:
+        return jnp.any(jnp.stack([slope(look, i, block) for i, look in enumerate(looks)]) != 0)
+
+    return jax.lax.map(has_one, jnp.arange(len(oracle.blocks)))
 
 
 def _falls_without_end(fresh: _Fresh, z: Vector, strict: bool) -> bool:

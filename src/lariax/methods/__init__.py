@@ -4,11 +4,14 @@ from lariax.methods._base import (
     AbstractMethod,
     AbstractScheduledMethod,
     Answer,
+    Diagnosis,
+    Needs,
     State,
     check_known,
     check_positive,
     linear_system,
 )
+from lariax.methods._choice import Fitted, choose, fitted, in_precision, oracle_for, prepared
 from lariax.methods._dual_penalty import DualPenalty
 from lariax.methods._face import linearized
 from lariax.methods._linearized_alm import LinearizedALM
@@ -23,10 +26,13 @@ __all__ = [
     "AbstractMethod",
     "AbstractScheduledMethod",
     "Answer",
+    "Diagnosis",
     "DualPenalty",
+    "Fitted",
     "LinearizedALM",
     "Look",
     "MultiplierRule",
+    "Needs",
     "Optax",
     "QuadraticPenalty",
     "State",
@@ -34,9 +40,14 @@ __all__ = [
     "TrackedLagrangian",
     "check_known",
     "check_positive",
+    "choose",
+    "fitted",
+    "in_precision",
     "linear_system",
     "linearized",
     "multiplier_rule",
     "nearest",
+    "oracle_for",
+    "prepared",
     "unbounded",
 ]

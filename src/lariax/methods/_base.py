@@ -1,14 +1,13 @@
 """What a method is: a state, an `init` and a `step`."""
 
 import abc
-from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple, Self
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Self
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+from jaxtyping import Array, ArrayLike, Float, Int, Key, PyTree
 
 from lariax.oracle import Batch, Oracle, Vector
 from lariax.problem import Linear, LinearSystem
@@ -24,31 +23,46 @@ class Answer(NamedTuple):
     multipliers: Float[Array, " m"]
 
 
+class Needs(NamedTuple):
+    """What a method asks of the loop."""
+
+    slacks: bool = False  # inequalities as equalities with slacks
+    copies: int = 1  # independent batches of the constraints' samples an iteration
+    smallest_batch: int = 1  # a smaller batch size is raised to this
+    start_samples: int = 1  # samples that `init` wants to see, if it can have them cheaply
+    refresh_samples: int = 0  # samples that `refresh` looks back on; 0: it is never called
+    measuring_interval: Callable[[Int[Array, ""]], Int[Array, ""]] | None = None
+    """How many iterations apart a `measuring_step` is from iteration k on; changes where the new one divides k. None:
+    there are none."""
+
+
+class Diagnosis(NamedTuple):
+    """What a method knows of its own run."""
+
+    violated: ArrayLike = False  # constraints, by more than the method's own errors explain
+    stuck: ArrayLike = False  # the last steps were all refused
+    scales: Vector | None = None  # the units in which the method moves, entry by entry of x; None: those of x
+    remark: str = ""  # for the user, on a problem with kinks
+
+
 class AbstractMethod(eqx.Module):
     """A single-loop method. Hyperparameters live in the constructor, everything that changes lives in the state.
 
-    Iterations are numbered k = 1, 2, ...; `k` comes in the precision of x, ready for powers.
+    Iterations are numbered k = 1, 2, ...; `k` comes in the precision of x, ready for powers. `init`, `step`, `answer`
+    and `observe` are compiled. A state may have a field `extra_evaluations`: evaluations until now that only the run
+    can count, in loops of a length that depends on what they find.
     """
 
-    wants_slacks: eqx.AbstractClassVar[bool]  # inequalities as equalities with slacks
-    smallest_batch: eqx.AbstractClassVar[int]  # a smaller batch size is raised to this
-    start_samples: eqx.AbstractClassVar[int]  # samples that the start wants to see, if it can have them cheaply
-    refresh_samples: eqx.AbstractClassVar[int]  # samples that `refresh` looks back on; 0: it is never called
-    has_measurements: ClassVar[bool] = False  # whether a `measuring_step` comes every `interval` iterations
-
     @property
-    @abc.abstractmethod
-    def copies(self) -> int:
-        """How many independent batches of the constraints' samples an iteration needs."""
+    def needs(self) -> Needs:
+        """What the method asks of the loop. A class may have it as a plain class attribute."""
+        return Needs()
 
-    def told(self, iterations: int | None) -> Self:
-        """The method for a first run of so many iterations; None: they are not what limits it."""
-        return self
-
-    @abc.abstractmethod
-    def prepare(self, oracle: Oracle, x: PyTree[Array]) -> Self:
+    def prepare(self, oracle: Oracle, x: PyTree[Array], iterations: int | None = None) -> Self:
         """The method for this problem, on the host, before anything is compiled: complains if the two do not fit, and
-        fills in what only the problem can tell."""
+        fills in what only the problem can tell. `iterations`: how many the first run has; None: they are not what
+        limits it."""
+        return self
 
     @abc.abstractmethod
     def init(self, oracle: Oracle, point: Vector, batches: Batch) -> State:
@@ -62,57 +76,28 @@ class AbstractMethod(eqx.Module):
         """Iteration k with a closer look than every iteration can afford."""
         return self.step(oracle, state, k, batch)
 
-    def interval(self, k: Int[Array, ""]) -> Int[Array, ""]:
-        """How many iterations apart a `measuring_step` is, from iteration k on; changes where the new one divides k."""
-        return jnp.ones_like(k)
-
-    @abc.abstractmethod
     def refresh(self, oracle: Oracle, state: State, batches: Batch, key: Key[Array, ""]) -> State:
         """Work that is too costly for every iteration, done further and further apart, on the last few batches, stacked
         along a leading axis."""
+        return state
 
     @abc.abstractmethod
     def answer(self, oracle: Oracle, state: State, k: Float[Array, ""]) -> Answer:
         """The point, its constraint values and its multipliers after iteration k."""
 
-    @abc.abstractmethod
-    def is_violated(self, oracle: Oracle, state: State) -> Bool[Array, ""]:
-        """Whether constraints are violated by more than the method's own errors explain."""
-
-    def is_stuck(self, state: State) -> Bool[Array, ""]:
-        """Whether the last steps were all refused."""
-        return jnp.asarray(False)
-
-    def scales(self, state: State) -> Vector | None:
-        """The units in which the method moves, entry by entry of x; None: those of x."""
-        return None
-
-    def counted(self, state: State) -> Int[Array, ""]:
-        """Evaluations until now that only the run can count, in loops of a length that depends on what they find."""
-        return jnp.int32(0)
-
-    def remark(self, state: State, k: Float[Array, ""]) -> str:
-        """What the user should know about the problem after iteration k, if anything."""
-        return ""
-
-    @abc.abstractmethod
     def observe(self, oracle: Oracle, state: State, k: Float[Array, ""]) -> dict[str, Array]:
         """Scalars worth plotting, after iteration k; "stationarity" is one of them if the method has an estimate of
         the gradient. They never feed back."""
+        return {}
+
+    def diagnose(self, oracle: Oracle, state: State, k: Float[Array, ""]) -> Diagnosis:
+        """What the method knows of its run when it ends after iteration k, on the host. A penalty leaves a violation
+        behind and says nothing of it: that is the default."""
+        return Diagnosis()
 
 
-class AbstractScheduledMethod(AbstractMethod):
-    """A method whose parameters are functions of k alone: it starts from one batch and has nothing to refresh."""
-
-    smallest_batch: ClassVar[int] = 1
-    start_samples: ClassVar[int] = 1
-    refresh_samples: ClassVar[int] = 0
-
-    def refresh(self, oracle: Oracle, state: State, batches: Batch, key: Key[Array, ""]) -> State:
-        return state
-
-    def is_violated(self, oracle: Oracle, state: State) -> Bool[Array, ""]:
-        return jnp.asarray(False)  # a penalty leaves a violation behind, and says nothing of it
+AbstractScheduledMethod = AbstractMethod
+"""The name for methods whose parameters are functions of k alone, which need nothing more."""
 
 
 def check_positive(name: str, value: Any, or_zero: bool = False) -> None:
@@ -137,7 +122,7 @@ def check_known(given: Mapping[str, Any] | None, names: list[str]) -> None:
 
 def check_pairs(method: AbstractMethod, oracle: Oracle) -> None:
     """Refuse a batch in which there are no pairs."""
-    if method.copies == 1 and oracle.has_random_constraints and oracle.batch_size < 2:
+    if method.needs.copies == 1 and oracle.has_random_constraints and oracle.batch_size < 2:
         raise ValueError(
             f"{type(method).__name__} forms unbiased products from pairs within a batch and needs batch_size >= 2, "
             f"found {oracle.batch_size}. Raise batch_size, or use pairs=False."

@@ -1,14 +1,14 @@
 """Algorithm 2 of Alacaoglu & Wright with dual updates (their first extension)."""
 
-from typing import Any, ClassVar, NamedTuple
+from typing import NamedTuple, Unpack
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from lariax.formulas import Exponents, PenaltySchedule, dual_length, dual_penalty_lipschitz, storm
-from lariax.methods._base import AbstractScheduledMethod, Answer, check_pairs, check_positive
-from lariax.methods._quadratic_penalty import check_theory_penalty, exponents_for
+from lariax.methods._base import AbstractMethod, Answer, Needs, check_pairs, check_positive
+from lariax.methods._quadratic_penalty import SampleConstants, check_theory_penalty, exponents_for
 from lariax.oracle import Batch, Oracle, Vector
 
 
@@ -21,7 +21,7 @@ class DualState(NamedTuple):
     following: Float[Array, " m"]  # y_{k+1}
 
 
-class DualPenalty(AbstractScheduledMethod):
+class DualPenalty(AbstractMethod):
     """Algorithm 2 with multipliers, which move by a summable amount along the sign of the sampled constraints.
 
         x_{k+1} = P_X(x_k - eta_k g_k)
@@ -60,8 +60,6 @@ class DualPenalty(AbstractScheduledMethod):
     pairs: bool = eqx.field(static=True, default=False)
     exponents: Exponents | None = eqx.field(static=True, default=None)
 
-    wants_slacks: ClassVar[bool] = True
-
     def __check_init__(self) -> None:
         check_positive("step_size", self.step_size)
         check_positive("penalty", self.penalty)
@@ -69,18 +67,24 @@ class DualPenalty(AbstractScheduledMethod):
 
     @classmethod
     def from_constants(
-        cls, *, penalty: float, dual_step: float = 1.0, pairs: bool = False, **constants: Any
+        cls,
+        *,
+        penalty: float,
+        dual_step: float = 1.0,
+        multiplier_norm: float = 0.0,
+        pairs: bool = False,
+        **constants: Unpack[SampleConstants],
     ) -> "DualPenalty":
         """The parameters of the theorem: step_size = 1 / (9 L~ penalty), L~ of `formulas.dual_penalty_lipschitz`."""
         check_theory_penalty(penalty)
-        lipschitz = dual_penalty_lipschitz(dual_step=dual_step, **constants)
+        lipschitz = dual_penalty_lipschitz(dual_step=dual_step, multiplier_norm=multiplier_norm, **constants)
         return cls(step_size=1 / (9 * lipschitz * penalty), penalty=penalty, dual_step=dual_step, pairs=pairs)
 
     @property
-    def copies(self) -> int:
-        return 1 if self.pairs else 2
+    def needs(self) -> Needs:
+        return Needs(slacks=True, copies=1 if self.pairs else 2)
 
-    def prepare(self, oracle: Oracle, x: PyTree[Array]) -> "DualPenalty":
+    def prepare(self, oracle: Oracle, x: PyTree[Array], iterations: int | None = None) -> "DualPenalty":
         check_pairs(self, oracle)
         return self
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from lariax.formulas import LinearizedConstants, storm
-from lariax.methods._base import AbstractScheduledMethod, Answer, check_positive, linear_system
+from lariax.methods._base import AbstractMethod, Answer, Needs, check_positive, linear_system
 from lariax.oracle import Batch, Oracle, Vector
 
 
@@ -17,7 +17,7 @@ class LinearizedState(NamedTuple):
     residual: Float[Array, " m"]  # A x_k - b
 
 
-class LinearizedALM(AbstractScheduledMethod):
+class LinearizedALM(AbstractMethod):
     """Algorithm 1: one gradient step an iteration on the augmented Lagrangian, and a dual step as long as the penalty.
 
         x_k = x_{k-1} - eta_k ( g_{k-1} + A^T (y_{k-1} + rho (A x_{k-1} - b)) )
@@ -31,8 +31,8 @@ class LinearizedALM(AbstractScheduledMethod):
 
         rho = Lf / ||A||^2,   eta_k = (1/2) / (Lf + rho ||A||^2) (k + 1)^(-1/3),   alpha_k = min(1, 4 (Lf eta_k)^2).
 
-    `LinearizedALM.theory` has the constants of the proof. They are not for use: with Lf = ||A|| = delta = 1 its first
-    step is 2.8e-25 long, and in double precision a run does not move.
+    `LinearizedALM.from_constants` has the constants of the proof. They are not for use: with Lf = ||A|| = delta = 1 its
+    first step is 2.8e-25 long, and in double precision a run does not move.
 
     The theorem is for x unrestricted. A set or a regulariser is handled by a proximal step in the first line, which is
     beyond it: sound as a method (its fixed points are the stationary points), without a rate.
@@ -62,8 +62,7 @@ class LinearizedALM(AbstractScheduledMethod):
     momentum: Any = None  # c in alpha_k = min(1, c eta_k^2)
     log_offset: Any = None  # log(k0) of the theorem's step sizes; None: the practical ones
 
-    wants_slacks: ClassVar[bool] = True
-    copies: ClassVar[int] = 1
+    needs: ClassVar[Needs] = Needs(slacks=True)
 
     def __check_init__(self) -> None:
         check_positive("lipschitz", self.lipschitz)
@@ -71,7 +70,7 @@ class LinearizedALM(AbstractScheduledMethod):
             check_positive(name, getattr(self, name))
 
     @classmethod
-    def theory(
+    def from_constants(
         cls,
         *,
         lipschitz: float,
@@ -91,7 +90,7 @@ class LinearizedALM(AbstractScheduledMethod):
         found = LinearizedConstants.of(lipschitz=lipschitz, norm=norm, smallest=smallest, c1=c1, c2=c2, c3=c3, c4=c4)
         return cls(lipschitz, found.penalty, found.step_size, found.momentum, found.log_offset)
 
-    def prepare(self, oracle: Oracle, x: PyTree[Array]) -> "LinearizedALM":
+    def prepare(self, oracle: Oracle, x: PyTree[Array], iterations: int | None = None) -> "LinearizedALM":
         norm = linear_system(self, oracle, x).norm()
         penalty = self.lipschitz / norm**2 if self.penalty is None else self.penalty
         step_size = 0.5 / (self.lipschitz + penalty * norm**2) if self.step_size is None else self.step_size

@@ -6,9 +6,9 @@ from typing import Any, ClassVar, NamedTuple
 import equinox as eqx
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
-from lariax.methods._base import AbstractMethod, Answer
+from lariax.methods._base import AbstractMethod, Answer, Diagnosis, Needs
 from lariax.methods._multiplier_rule import Ruled, started, turned, weighed
 from lariax.oracle import Batch, Oracle, Vector
 from lariax.oracle import Look as Seen
@@ -18,6 +18,10 @@ from lariax.tuned import Kind, looked, unit_of
 
 Rule = tuple[Ruled, ...]
 """One entry a constraint."""
+
+
+def _measuring_interval(k: Int[Array, ""]) -> Int[Array, ""]:
+    return jnp.where(k < 8, 1, jnp.where(k < 64, 8, 64))
 
 
 class OptaxState(NamedTuple):
@@ -59,21 +63,13 @@ class Optax(AbstractMethod):
     optimizer: optax.GradientTransformation = eqx.field(static=True)
     steps: Any = None
 
-    wants_slacks: ClassVar[bool] = False
-    smallest_batch: ClassVar[int] = 2
-    start_samples: ClassVar[int] = 2
-    refresh_samples: ClassVar[int] = 0
-    has_measurements: ClassVar[bool] = True
-    copies: ClassVar[int] = 1
+    needs: ClassVar[Needs] = Needs(smallest_batch=2, start_samples=2, measuring_interval=_measuring_interval)
 
     def __check_init__(self) -> None:
         if not (hasattr(self.optimizer, "init") and hasattr(self.optimizer, "update")):
             raise TypeError(f"lx.Optax takes an optimizer such as optax.adamw(3e-4), found {self.optimizer!r}.")
 
-    def told(self, iterations: int | None) -> "Optax":
-        return self if self.steps is not None or iterations is None else Optax(self.optimizer, float(iterations))
-
-    def prepare(self, oracle: Oracle, x: PyTree[Array]) -> "Optax":
+    def prepare(self, oracle: Oracle, x: PyTree[Array], iterations: int | None = None) -> "Optax":
         problem = oracle.problem
         if not isinstance(problem.regularizer, Zero | None):
             raise ValueError(
@@ -86,7 +82,7 @@ class Optax(AbstractMethod):
                 f"lx.Optax projects onto boxes only, since it does not know the metric of its optimizer, found "
                 f"{problem.within!r}. Use lx.TrackedLagrangian(), or state the set as constraints."
             )
-        return self
+        return self if self.steps is not None or iterations is None else Optax(self.optimizer, float(iterations))
 
     def init(self, oracle: Oracle, point: Vector, batches: Batch) -> OptaxState:
         seen = oracle.look(point, batches.first)
@@ -108,9 +104,6 @@ class Optax(AbstractMethod):
             rule.append(each._replace(sizes=looked(jnp, each.sizes, kind, each.pool.calls + 1, products, squares)))
         return self._step(oracle, state, batch, tuple(rule))
 
-    def interval(self, k: Int[Array, ""]) -> Int[Array, ""]:
-        return jnp.where(k < 8, 1, jnp.where(k < 64, 8, 64))
-
     def _step(self, oracle: Oracle, state: OptaxState, batch: Batch, rule: Rule) -> OptaxState:
         seen = oracle.look(state.x, batch)
         means = [jnp.mean(rows, axis=0) for rows in seen.residuals]
@@ -128,19 +121,16 @@ class Optax(AbstractMethod):
         weights = [weighed(each, kind) for each, kind in zip(rule, _kinds(oracle), strict=True)]
         return OptaxState(point, inner, rule, _joined(weights, oracle), gradient)
 
-    def refresh(self, oracle: Oracle, state: OptaxState, batches: Batch, key: Key[Array, ""]) -> OptaxState:
-        return state
-
     def answer(self, oracle: Oracle, state: OptaxState, k: Float[Array, ""]) -> Answer:
         levels = _joined([each.pressure.level for each in state.rule], oracle)
         return Answer(state.x, levels, state.multipliers)
 
-    def is_violated(self, oracle: Oracle, state: OptaxState) -> Bool[Array, ""]:
+    def diagnose(self, oracle: Oracle, state: OptaxState, k: Float[Array, ""]) -> Diagnosis:
         found = jnp.asarray(False)
         for block, each in zip(oracle.blocks, state.rule, strict=True):
             level = each.pressure.level if block.inequality else jnp.abs(each.pressure.level)
             found = found | jnp.any(level > 3 * each.pressure.deviation)
-        return found
+        return Diagnosis(violated=found)
 
     def observe(self, oracle: Oracle, state: OptaxState, k: Float[Array, ""]) -> dict[str, Array]:
         units = [unit_of(jnp, each.sizes, jnp.max(each.pressure.widest)) for each in state.rule]
@@ -157,10 +147,9 @@ def _joined(parts: Sequence[Array], oracle: Oracle) -> Float[Array, " m"]:
 
 def _of_entry(oracle: Oracle, half: Seen, which: int, looks: Any) -> Vector:
     """The gradient of one entry of a constraint, each in its turn."""
-    weights = [jnp.zeros((1, block.size), oracle.dtype) for block in oracle.blocks]
-    entry = looks.astype(int) % oracle.blocks[which].size
-    weights[which] = weights[which].at[0, entry].set(1.0)
-    return half.gradient(tuple(weights), objective=0.0)
+    block = oracle.blocks[which]
+    weights = jnp.zeros(oracle.rows, oracle.dtype).at[block.start + looks.astype(int) % block.size].set(1.0)
+    return half.gradient(oracle.split(weights), objective=0.0)
 
 
 def _sizes(halves: Sequence[Vector]) -> tuple[Array, Array]:

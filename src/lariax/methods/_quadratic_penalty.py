@@ -1,6 +1,6 @@
 """Algorithm 2 of Alacaoglu & Wright: a linearised quadratic penalty method with variance reduction."""
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple, TypedDict, Unpack
 
 import equinox as eqx
 from jaxtyping import Array, Float, PyTree
@@ -13,13 +13,24 @@ from lariax.formulas import (
     penalty_lipschitz,
     storm,
 )
-from lariax.methods._base import AbstractScheduledMethod, Answer, check_pairs, check_positive
+from lariax.methods._base import AbstractMethod, Answer, Needs, check_pairs, check_positive
 from lariax.oracle import Batch, Oracle, Vector
 
 
 def exponents_for(oracle: Oracle) -> Exponents:
     """Case III when a constraint is random, case II when none is."""
     return STOCHASTIC_CONSTRAINTS if oracle.has_random_constraints else DETERMINISTIC_CONSTRAINTS
+
+
+class SampleConstants(TypedDict):
+    """Constants of every single sample of the objective and of every single constraint."""
+
+    constraints: int  # how many
+    gradient_lipschitz: float
+    constraint_bound: float
+    constraint_lipschitz: float
+    constraint_gradient_bound: float
+    constraint_gradient_lipschitz: float
 
 
 def check_theory_penalty(penalty: float) -> None:
@@ -33,7 +44,7 @@ class PenaltyState(NamedTuple):
     constraints: Float[Array, " m"]  # an estimate of c at x_k, for the multiplier alone
 
 
-class QuadraticPenalty(AbstractScheduledMethod):
+class QuadraticPenalty(AbstractMethod):
     """Algorithm 2: one proximal step an iteration on f + (rho_k / 2) ||c||^2, with a STORM estimate of its gradient.
 
         x_{k+1} = P_X(x_k - eta_k g_k)
@@ -73,45 +84,27 @@ class QuadraticPenalty(AbstractScheduledMethod):
     pairs: bool = eqx.field(static=True, default=False)
     exponents: Exponents | None = eqx.field(static=True, default=None)
 
-    wants_slacks: ClassVar[bool] = True
-
     def __check_init__(self) -> None:
         check_positive("step_size", self.step_size)
         check_positive("penalty", self.penalty)
 
     @classmethod
     def from_constants(
-        cls,
-        *,
-        penalty: float,
-        constraints: int,
-        gradient_lipschitz: float,
-        constraint_bound: float,
-        constraint_lipschitz: float,
-        constraint_gradient_bound: float,
-        constraint_gradient_lipschitz: float,
-        pairs: bool = False,
+        cls, *, penalty: float, pairs: bool = False, **constants: Unpack[SampleConstants]
     ) -> "QuadraticPenalty":
         """The parameters of the theorems: step_size = 1 / (9 L~ penalty), L~ of `formulas.penalty_lipschitz`.
 
         The theorems want penalty > 1. The steps are safe and small; expect to do better with a step size of your own.
         """
         check_theory_penalty(penalty)
-        lipschitz = penalty_lipschitz(
-            constraints=constraints,
-            gradient_lipschitz=gradient_lipschitz,
-            constraint_bound=constraint_bound,
-            constraint_lipschitz=constraint_lipschitz,
-            constraint_gradient_bound=constraint_gradient_bound,
-            constraint_gradient_lipschitz=constraint_gradient_lipschitz,
-        )
+        lipschitz = penalty_lipschitz(**constants)
         return cls(step_size=1 / (9 * lipschitz * penalty), penalty=penalty, pairs=pairs)
 
     @property
-    def copies(self) -> int:
-        return 1 if self.pairs else 2
+    def needs(self) -> Needs:
+        return Needs(slacks=True, copies=1 if self.pairs else 2)
 
-    def prepare(self, oracle: Oracle, x: PyTree[Array]) -> "QuadraticPenalty":
+    def prepare(self, oracle: Oracle, x: PyTree[Array], iterations: int | None = None) -> "QuadraticPenalty":
         check_pairs(self, oracle)
         return self
 

@@ -5,7 +5,7 @@ from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from lariax.formulas import (
     Filter,
@@ -20,7 +20,7 @@ from lariax.formulas import (
     updated,
     variance_of_mean,
 )
-from lariax.methods._base import AbstractMethod, Answer
+from lariax.methods._base import AbstractMethod, Answer, Diagnosis, Needs
 from lariax.methods._face import bent, linearized
 from lariax.methods._legs import Along, Ground, along, normal, tangent
 from lariax.methods._metric import scales_at
@@ -56,7 +56,7 @@ class TangentState(NamedTuple):
     radius: Float[Array, ""]  # the longest tangential step
     scale: Float[Array, ""]  # theta <= 1: the part of a step that is taken
     backed_off: Float[Array, ""]  # how many steps were refused
-    trials: Int[Array, ""]  # evaluations of the constraints in loops whose length only the run knows
+    extra_evaluations: Int[Array, ""]  # evaluations of the constraints in loops whose length only the run knows
 
 
 class TangentNormal(AbstractMethod):
@@ -93,11 +93,7 @@ class TangentNormal(AbstractMethod):
     (1.0, True)
     """
 
-    wants_slacks: ClassVar[bool] = False
-    smallest_batch: ClassVar[int] = 2
-    start_samples: ClassVar[int] = 16
-    refresh_samples: ClassVar[int] = 0
-    copies: ClassVar[int] = 1
+    needs: ClassVar[Needs] = Needs(smallest_batch=2, start_samples=16)
 
     @staticmethod
     def unfit(problem: Problem) -> str | None:
@@ -117,7 +113,7 @@ class TangentNormal(AbstractMethod):
         many = oracle.dimension > MODEL_ENTRIES and oracle.rows > FEW_ROWS
         return many or not is_whitened(oracle.rows, oracle.dimension)
 
-    def prepare(self, oracle: Oracle, x: PyTree[Array]) -> "TangentNormal":
+    def prepare(self, oracle: Oracle, x: PyTree[Array], iterations: int | None = None) -> "TangentNormal":
         why = self.unfit(oracle.problem)
         if why is not None:
             raise ValueError(
@@ -183,7 +179,7 @@ class TangentNormal(AbstractMethod):
             radius=jnp.maximum(radius, _epsilon(oracle) * size),
             scale=rescaled(jnp, s.scale, too_long, rate),
             backed_off=s.backed_off + ~good,
-            trials=s.trials + len(oracle.blocks) * (back.tries + 2 * trial.tries),
+            extra_evaluations=s.extra_evaluations + len(oracle.blocks) * (back.tries + 2 * trial.tries),
         )
 
     # --- the start
@@ -222,11 +218,8 @@ class TangentNormal(AbstractMethod):
             radius=size,
             scale=zero + 1,
             backed_off=zero,
-            trials=jnp.int32(0),
+            extra_evaluations=jnp.int32(0),
         )
-
-    def refresh(self, oracle: Oracle, state: TangentState, batches: Batch, key: Key[Array, ""]) -> TangentState:
-        return state
 
     # --- what it knows
 
@@ -234,17 +227,12 @@ class TangentNormal(AbstractMethod):
         point = state.x if state.metric is None else state.metric * state.x
         return Answer(point, state.residuals, state.multipliers)
 
-    def counted(self, state: TangentState) -> Int[Array, ""]:
-        return state.trials
-
-    def is_violated(self, oracle: Oracle, state: TangentState) -> Bool[Array, ""]:
-        """By more than rounding, in units of how long the rows of J have been."""
+    def diagnose(self, oracle: Oracle, state: TangentState, k: Float[Array, ""]) -> Diagnosis:
+        """Violated: by more than rounding, in units of how long the rows of J have been."""
         usual = jnp.where(state.usual > 0, state.usual, 1)
         violation = jnp.where(oracle.inequality, jnp.maximum(state.residuals, 0), state.residuals) / usual
-        return jnp.linalg.norm(violation) > jnp.sqrt(_epsilon(oracle)) * state.size
-
-    def scales(self, state: TangentState) -> Vector | None:
-        return state.metric
+        far = jnp.linalg.norm(violation) > jnp.sqrt(_epsilon(oracle)) * state.size
+        return Diagnosis(violated=far, scales=state.metric)
 
     def observe(self, oracle: Oracle, state: TangentState, k: Float[Array, ""]) -> dict[str, Array]:
         return {

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Key, PyTree
 
 from lariax.formulas import (
     LEAST_SCALE,
@@ -52,7 +53,7 @@ from lariax.formulas import (
     variance_of_mean,
     violation,
 )
-from lariax.methods._base import AbstractMethod, Answer, check_known, check_positive
+from lariax.methods._base import AbstractMethod, Answer, Diagnosis, Needs, check_known, check_positive
 from lariax.methods._metric import curvature_at, scales_at, slopes_at, units_of
 from lariax.methods._whitening import shaped
 from lariax.oracle import Batch, Look, Oracle, Parts, Vector, for_each
@@ -149,18 +150,15 @@ class TrackedLagrangian(AbstractMethod):
     adaptive_metric: bool = eqx.field(static=True, default=False)
     multipliers: Mapping[str, Any] | None = None
 
-    wants_slacks: ClassVar[bool] = False
-    smallest_batch: ClassVar[int] = 2
-    start_samples: ClassVar[int] = 16
-    refresh_samples: ClassVar[int] = 64
-    has_measurements: ClassVar[bool] = True
-    copies: ClassVar[int] = 1
+    needs: ClassVar[Needs] = Needs(
+        smallest_batch=2, start_samples=16, refresh_samples=64, measuring_interval=partial(interval_at, jnp)
+    )
 
     def __check_init__(self) -> None:
         for name in ("step_size", "penalty", "gain_exponent"):
             check_positive(name, getattr(self, name))
 
-    def prepare(self, oracle: Oracle, x: PyTree[Array]) -> "TrackedLagrangian":
+    def prepare(self, oracle: Oracle, x: PyTree[Array], iterations: int | None = None) -> "TrackedLagrangian":
         simple = oracle.problem.simple
         if self.adaptive_metric and not simple.separable:
             raise ValueError(
@@ -179,9 +177,6 @@ class TrackedLagrangian(AbstractMethod):
         """With a look at the halves of the batch, for noise, drift and curvature: a whole batch has fewer, larger
         passes."""
         return self._step(oracle, state, k, batch, measuring=True)
-
-    def interval(self, k: Int[Array, ""]) -> Int[Array, ""]:
-        return interval_at(jnp, k)
 
     def _step(
         self, oracle: Oracle, state: TrackedState, k: Float[Array, ""], batch: Batch, measuring: bool
@@ -492,20 +487,15 @@ class TrackedLagrangian(AbstractMethod):
         point = state.x if state.metric is None else state.metric * state.x
         return Answer(point, state.constraints, state.weights)
 
-    def is_violated(self, oracle: Oracle, state: TrackedState) -> Bool[Array, ""]:
-        """By more than five standard errors, and a thousandth of the run's length."""
+    def diagnose(self, oracle: Oracle, state: TrackedState, k: Float[Array, ""]) -> Diagnosis:
+        """Violated: by more than five standard errors, and a thousandth of the run's length."""
         size = diagonal(jnp, state.shape.gram)
         left = _violation(oracle, state) ** 2
         far = left > 1e-6 * (1 + _square(state.x)) * size
-        return jnp.any(far & (left > 25 * state.of_constraints.error))
+        violated = jnp.any(far & (left > 25 * state.of_constraints.error))
+        return Diagnosis(violated, state.scale < LEAST_SCALE, state.metric, self._remark(state, k))
 
-    def is_stuck(self, state: TrackedState) -> Bool[Array, ""]:
-        return state.scale < LEAST_SCALE
-
-    def scales(self, state: TrackedState) -> Vector | None:
-        return state.metric
-
-    def remark(self, state: TrackedState, k: Float[Array, ""]) -> str:
+    def _remark(self, state: TrackedState, k: Float[Array, ""]) -> str:
         suffers = is_kinked(jnp, state.curvature) | (k * self._gain(state.of_gradient, k) >= KINKED)
         if state.jumps < 3 or not suffers:
             return ""

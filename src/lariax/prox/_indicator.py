@@ -1,23 +1,16 @@
 """A set as a term."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from lariax.prox._base import AbstractProximable
-
-if TYPE_CHECKING:  # the sets build on this package
-    from lariax.sets import AbstractSet
 
 
 class Indicator(AbstractProximable):
     """h(x) = 0 in a set and infinity outside; the proximal map is the projection, whatever the step size.
 
     Args:
-        set: any set of `lariax.sets`.
+        set: any set of `lariax.sets`. Each is such a term by itself, so whatever takes a term takes the set as it is.
 
     >>> import jax.numpy as jnp
     >>> from lariax.prox import Indicator
@@ -26,7 +19,7 @@ class Indicator(AbstractProximable):
     [1. 0.]
     """
 
-    set: AbstractSet
+    set: AbstractProximable
 
     @property
     def separable(self) -> bool:

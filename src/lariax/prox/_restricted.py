@@ -1,17 +1,10 @@
 """A term and a set together."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from lariax.prox._base import AbstractProximable
-
-if TYPE_CHECKING:  # the sets build on this package
-    from lariax.sets import AbstractSet
 
 
 class Restricted(AbstractProximable):
@@ -33,7 +26,7 @@ class Restricted(AbstractProximable):
     """
 
     term: AbstractProximable
-    set: AbstractSet
+    set: AbstractProximable
 
     def __check_init__(self) -> None:
         for part in (self.term, self.set):

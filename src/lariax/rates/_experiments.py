@@ -148,7 +148,7 @@ def _by_the_theorem(case: Experiment) -> PaperMethod:
     """The constants hold within a distance of 1 of the solution and for noise of up to 3 standard deviations: normal
     noise has no bound, as the theorem would want."""
     if case.kind == "linear":
-        return LinearizedALM.theory(lipschitz=1.0, norm=1.0, smallest=1.0)
+        return LinearizedALM.from_constants(lipschitz=1.0, norm=1.0, smallest=1.0)
     noise = 3 * (VALUE_NOISE + SLOPE_NOISE) if case.kind == "random" else 0.0
     slope = 1 + CURVATURE + (3 * SLOPE_NOISE if case.kind == "random" else 0.0)
     return QuadraticPenalty.from_constants(

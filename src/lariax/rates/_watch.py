@@ -1,14 +1,14 @@
 """A method, watched: what the theorems are about, averaged over the iterations while they happen."""
 
 from dataclasses import replace
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from lariax.methods import AbstractScheduledMethod, Answer, DualPenalty, QuadraticPenalty, State
+from lariax.methods import AbstractMethod, Answer, DualPenalty, Needs, QuadraticPenalty, State
 from lariax.oracle import Batch, Oracle, Vector
 from lariax.rates._cases import Member
 
@@ -22,7 +22,7 @@ class Watch(NamedTuple):
     sums: Float[Array, "marks measures"]  # of the measures from the burn-in up to each mark
 
 
-class Watched(AbstractScheduledMethod):
+class Watched(AbstractMethod):
     """A method of the paper, and the sums of what is measured at its iterates.
 
     The mean over k = burn_in + 1 .. K of a measure at x_{k+1} is its expectation at an iterate whose index is drawn
@@ -31,20 +31,18 @@ class Watched(AbstractScheduledMethod):
     Measures never feed back.
     """
 
-    method: AbstractScheduledMethod
+    method: AbstractMethod
     member: Member
     marks: tuple[int, ...] = eqx.field(static=True)  # values of K, ascending
     burn_in: int = eqx.field(static=True)
     same_batch: bool = eqx.field(static=True, default=False)  # the second batch of constraint samples is the first
 
-    wants_slacks: ClassVar[bool] = True
-
     @property
-    def copies(self) -> int:
-        return self.method.copies
+    def needs(self) -> Needs:
+        return self.method.needs
 
-    def prepare(self, oracle: Oracle, x: PyTree[Array]) -> "Watched":
-        return replace(self, method=self.method.prepare(oracle, x))
+    def prepare(self, oracle: Oracle, x: PyTree[Array], iterations: int | None = None) -> "Watched":
+        return replace(self, method=self.method.prepare(oracle, x, iterations))
 
     def init(self, oracle: Oracle, point: Vector, batches: Batch) -> Watch:
         sums = jnp.zeros((len(self.marks), len(MEASURES)), oracle.dtype)

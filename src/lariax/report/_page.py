@@ -16,6 +16,7 @@ from lariax.report._html import Markup, element, joined, name_of
 from lariax.report._panels import TIMES, Panel, constants, panels
 from lariax.report._words import LONGEST_SENTENCE, number, short
 from lariax.runs import RunFolderError, SavedRun, plain
+from lariax.utils import write_atomically
 
 GENERATOR = '<meta name="generator" content="Lariax report">'
 FIRST = 8  # constraints whose charts are open at once
@@ -27,12 +28,9 @@ def write(runs: Sequence[SavedRun], path: str | Path) -> Path:
     if os.path.lexists(target) and not _is_ours(target):
         raise RunFolderError(f"{target} exists and is not a report of Lariax, so it stays. Choose another --output.")
     text = html(runs).encode("utf-8", errors="replace")
-    partial = target.with_name(f".{target.name}.partial")
     try:
-        partial.write_bytes(text)
-        os.replace(partial, target)
+        write_atomically(target, lambda file: file.write(text))
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise RunFolderError(f"cannot write {target}: {error.strerror}.") from error
     return target
 

@@ -17,12 +17,6 @@ def check_all_positive(method: AbstractMethod, *names: str, or_zero: tuple[str, 
         check_positive(name, getattr(method, name), or_zero=True)
 
 
-def check_count(name: str, value: Any, least: int = 1) -> None:
-    """Refuse a number of iterations that is not a whole number of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} must be a whole number of at least {least}, found {value!r}.")
-
-
 def check_deterministic(method: AbstractMethod, oracle: Oracle) -> None:
     """Refuse random constraints, or none."""
     random = [block.name for block in oracle.blocks if block.source is not None]

@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from lariax.methods import AbstractScheduledMethod, Answer
+from lariax.methods import AbstractMethod, Answer, Needs
 from lariax.oracle import Batch, Oracle, Vector
-from lariax.rivals._common import Averaged, InnerLoop, check_all_positive, check_constrained, check_count
+from lariax.rivals._common import Averaged, InnerLoop, check_all_positive, check_constrained
+from lariax.utils import check_count
 
 
 class ExtrapolationState(NamedTuple):
@@ -22,7 +23,7 @@ class ExtrapolationState(NamedTuple):
     inner: InnerLoop
 
 
-class ConstraintExtrapolation(AbstractScheduledMethod):
+class ConstraintExtrapolation(AbstractMethod):
     """Constraint extrapolation (ConEx) in an inexact proximal-point loop, for random inequalities.
 
         outer:  the subproblem  min f + (mu/2) ||x - z||^2  subject to  r + (mu/2) ||x - z||^2 <= 0,  z its centre
@@ -55,14 +56,13 @@ class ConstraintExtrapolation(AbstractScheduledMethod):
     proximity: float | Array = 1.0
     inner_iterations: int = eqx.field(static=True, default=100)
 
-    wants_slacks: ClassVar[bool] = False
-    copies: ClassVar[int] = 2
+    needs: ClassVar[Needs] = Needs(copies=2)
 
     def __check_init__(self) -> None:
         check_all_positive(self, "step_size", "dual_step", "proximity")
         check_count("inner_iterations", self.inner_iterations)
 
-    def prepare(self, oracle: Oracle, x: PyTree[Array]) -> "ConstraintExtrapolation":
+    def prepare(self, oracle: Oracle, x: PyTree[Array], iterations: int | None = None) -> "ConstraintExtrapolation":
         check_constrained(self, oracle)
         return self
 

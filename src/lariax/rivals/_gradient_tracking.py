@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from lariax.formulas import storm
-from lariax.methods import AbstractScheduledMethod, Answer, linear_system
+from lariax.methods import AbstractMethod, Answer, Needs, linear_system
 from lariax.oracle import Batch, Oracle, Vector
 from lariax.rivals._common import check_all_positive, decayed
 
@@ -18,7 +18,7 @@ class TrackingState(NamedTuple):
     multipliers: Float[Array, " m"]  # the tracked gradient is v + A^T y
 
 
-class GradientTracking(AbstractScheduledMethod):
+class GradientTracking(AbstractMethod):
     """Gradient tracking with STORM: agents mix what they hold with their neighbours' and step along a tracked gradient.
 
         x+ = W x - eta_k p                                              W = I - mix A^T A / ||A||^2
@@ -50,13 +50,12 @@ class GradientTracking(AbstractScheduledMethod):
     mix: float | Array = 1.0
     norm: Any = None  # ||A||, from the problem
 
-    wants_slacks: ClassVar[bool] = True
-    copies: ClassVar[int] = 1
+    needs: ClassVar[Needs] = Needs(slacks=True)
 
     def __check_init__(self) -> None:
         check_all_positive(self, "step_size", "momentum", "mix", "norm")
 
-    def prepare(self, oracle: Oracle, x: PyTree[Array]) -> "GradientTracking":
+    def prepare(self, oracle: Oracle, x: PyTree[Array], iterations: int | None = None) -> "GradientTracking":
         norm = linear_system(self, oracle, x).norm()
         return GradientTracking(self.step_size, self.momentum, self.mix, norm)
 

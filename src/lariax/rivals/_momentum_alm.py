@@ -8,9 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from lariax.formulas import storm
-from lariax.methods import AbstractScheduledMethod, Answer
+from lariax.methods import AbstractMethod, Answer, Needs
 from lariax.oracle import Batch, Oracle, Vector, occasionally
-from lariax.rivals._common import check_all_positive, check_count, check_deterministic, decayed
+from lariax.rivals._common import check_all_positive, check_deterministic, decayed
+from lariax.utils import check_count
 
 
 class MomentumState(NamedTuple):
@@ -20,7 +21,7 @@ class MomentumState(NamedTuple):
     multipliers: Float[Array, " m"]
 
 
-class MomentumALM(AbstractScheduledMethod):
+class MomentumALM(AbstractMethod):
     """Momentum-based linearised augmented Lagrangian method (MLALM), for deterministic constraints.
 
         x+ = prox( x - eta ( d + J(x)^T (y + rho c(x)) ) )
@@ -49,14 +50,13 @@ class MomentumALM(AbstractScheduledMethod):
     momentum: float | Array = 0.1
     feasibility_steps: int = eqx.field(static=True, default=0)
 
-    wants_slacks: ClassVar[bool] = True
-    copies: ClassVar[int] = 1
+    needs: ClassVar[Needs] = Needs(slacks=True)
 
     def __check_init__(self) -> None:
         check_all_positive(self, "step_size", "penalty", "momentum", or_zero=("dual_step",))
         check_count("feasibility_steps", self.feasibility_steps, least=0)
 
-    def prepare(self, oracle: Oracle, x: PyTree[Array]) -> "MomentumALM":
+    def prepare(self, oracle: Oracle, x: PyTree[Array], iterations: int | None = None) -> "MomentumALM":
         check_deterministic(self, oracle)
         return self
 
@@ -97,7 +97,7 @@ def _polyak(oracle: Oracle, point: Vector) -> Vector:
     return oracle.prox(point - length * slope, 0.0)
 
 
-class RecursiveMomentumPenalty(AbstractScheduledMethod):
+class RecursiveMomentumPenalty(AbstractMethod):
     """A quadratic penalty method with recursive momentum on the objective alone, for deterministic constraints.
 
         x+ = P_X( x - eta_k ( g + rho_k J(x)^T c(x) ) )
@@ -124,13 +124,12 @@ class RecursiveMomentumPenalty(AbstractScheduledMethod):
     momentum: float | Array = 1.0
     radius: float | Array | None = None
 
-    wants_slacks: ClassVar[bool] = True
-    copies: ClassVar[int] = 1
+    needs: ClassVar[Needs] = Needs(slacks=True)
 
     def __check_init__(self) -> None:
         check_all_positive(self, "step_size", "penalty", "momentum", "radius")
 
-    def prepare(self, oracle: Oracle, x: PyTree[Array]) -> "RecursiveMomentumPenalty":
+    def prepare(self, oracle: Oracle, x: PyTree[Array], iterations: int | None = None) -> "RecursiveMomentumPenalty":
         check_deterministic(self, oracle)
         return self
 

@@ -4,7 +4,7 @@ from typing import ClassVar, NamedTuple
 
 from jaxtyping import Array, Float, PyTree
 
-from lariax.methods import AbstractScheduledMethod, Answer, linear_system
+from lariax.methods import AbstractMethod, Answer, Needs, linear_system
 from lariax.oracle import Batch, Oracle, Vector
 from lariax.rivals._common import check_all_positive
 
@@ -15,7 +15,7 @@ class PrimalDualState(NamedTuple):
     multipliers: Float[Array, " m"]
 
 
-class ProxPDA(AbstractScheduledMethod):
+class ProxPDA(AbstractMethod):
     """Prox-PDA, the linearised augmented Lagrangian method with exact gradients, for A x = b.
 
         x+ = x - eta ( grad f(x) + A^T (y + rho (A x - b)) )
@@ -40,13 +40,12 @@ class ProxPDA(AbstractScheduledMethod):
     step_size: float | Array = 0.1
     penalty: float | Array = 1.0
 
-    wants_slacks: ClassVar[bool] = True
-    copies: ClassVar[int] = 1
+    needs: ClassVar[Needs] = Needs(slacks=True)
 
     def __check_init__(self) -> None:
         check_all_positive(self, "step_size", "penalty")
 
-    def prepare(self, oracle: Oracle, x: PyTree[Array]) -> "ProxPDA":
+    def prepare(self, oracle: Oracle, x: PyTree[Array], iterations: int | None = None) -> "ProxPDA":
         linear_system(self, oracle, x)
         return self
 

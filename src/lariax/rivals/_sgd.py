@@ -1,11 +1,11 @@
 """What people do without a paper: stochastic gradient steps on a penalty, on the Lagrangian, on the batch's own
 augmented Lagrangian."""
 
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple
 
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float
 
-from lariax.methods import AbstractScheduledMethod, Answer
+from lariax.methods import AbstractMethod, Answer, Needs
 from lariax.oracle import Batch, Oracle, Vector
 from lariax.rivals._common import check_all_positive, decayed
 
@@ -21,11 +21,8 @@ def _lagged(state: DescentState, values: Array, k: Float[Array, ""]) -> Array:
     return state.constraints + decayed(1.0, k, 1 / 2) * (values - state.constraints)
 
 
-class AbstractDescent(AbstractScheduledMethod):
+class AbstractDescent(AbstractMethod):
     """A method whose state is a `DescentState`, and which takes any problem."""
-
-    def prepare(self, oracle: Oracle, x: PyTree[Array]) -> Self:
-        return self
 
     def init(self, oracle: Oracle, point: Vector, batches: Batch) -> DescentState:
         values = oracle.join(oracle.residuals(point, batches.first))
@@ -52,8 +49,7 @@ class PenaltySGD(AbstractDescent):
     penalty: float | Array = 10.0
     decay: float | Array = 0.5
 
-    wants_slacks: ClassVar[bool] = True
-    copies: ClassVar[int] = 2
+    needs: ClassVar[Needs] = Needs(slacks=True, copies=2)
 
     def __check_init__(self) -> None:
         check_all_positive(self, "step_size", "penalty", or_zero=("decay",))
@@ -87,8 +83,7 @@ class PrimalDualSGD(AbstractDescent):
     dual_step: float | Array = 0.1
     decay: float | Array = 0.5
 
-    wants_slacks: ClassVar[bool] = False
-    copies: ClassVar[int] = 2
+    needs: ClassVar[Needs] = Needs(copies=2)
 
     def __check_init__(self) -> None:
         check_all_positive(self, "step_size", "dual_step", or_zero=("decay",))
@@ -123,9 +118,6 @@ class SameBatchALM(AbstractDescent):
     penalty: float | Array = 1.0
     dual_step: float | Array = 0.1
     decay: float | Array = 0.5
-
-    wants_slacks: ClassVar[bool] = False
-    copies: ClassVar[int] = 1
 
     def __check_init__(self) -> None:
         check_all_positive(self, "step_size", "penalty", or_zero=("dual_step", "decay"))

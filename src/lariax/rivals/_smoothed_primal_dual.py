@@ -6,7 +6,7 @@ import equinox as eqx
 from jaxtyping import Array, Float, PyTree
 
 from lariax.formulas import storm
-from lariax.methods import AbstractScheduledMethod, Answer, linear_system
+from lariax.methods import AbstractMethod, Answer, Needs, linear_system
 from lariax.oracle import Batch, Oracle, Vector
 from lariax.rivals._common import check_all_positive, decayed
 
@@ -19,7 +19,7 @@ class SmoothedState(NamedTuple):
     multipliers: Float[Array, " m"]
 
 
-class SmoothedPrimalDual(AbstractScheduledMethod):
+class SmoothedPrimalDual(AbstractMethod):
     """Smoothed linearised augmented Lagrangian steps (SSL-ALM) for A x = b, x in a polyhedron: descent on the Moreau
     envelope, whose centre z follows x slowly.
 
@@ -51,13 +51,12 @@ class SmoothedPrimalDual(AbstractScheduledMethod):
     smoothing: float | Array = 0.5
     variance_reduced: bool = eqx.field(static=True, default=False)
 
-    wants_slacks: ClassVar[bool] = True
-    copies: ClassVar[int] = 1
+    needs: ClassVar[Needs] = Needs(slacks=True)
 
     def __check_init__(self) -> None:
         check_all_positive(self, "step_size", "dual_step", "smoothing", or_zero=("penalty", "attraction"))
 
-    def prepare(self, oracle: Oracle, x: PyTree[Array]) -> "SmoothedPrimalDual":
+    def prepare(self, oracle: Oracle, x: PyTree[Array], iterations: int | None = None) -> "SmoothedPrimalDual":
         linear_system(self, oracle, x)
         return self
 

@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from lariax.methods import AbstractScheduledMethod, Answer, linear_system
+from lariax.methods import AbstractMethod, Answer, Needs, linear_system
 from lariax.oracle import Batch, Oracle, Vector, occasionally
-from lariax.rivals._common import InnerLoop, check_all_positive, check_count
+from lariax.rivals._common import InnerLoop, check_all_positive
+from lariax.utils import check_count
 
 
 class SpiderState(NamedTuple):
@@ -20,7 +21,7 @@ class SpiderState(NamedTuple):
     inner: InnerLoop
 
 
-class SpiderADMM(AbstractScheduledMethod):
+class SpiderADMM(AbstractMethod):
     """SPIDER-ADMM, a linearised ADMM whose gradient estimate is refreshed by a large batch every so often, for A x = b.
 
         refresh:  v  = mean of grad f(x) over `refresh_batches` batches
@@ -50,15 +51,14 @@ class SpiderADMM(AbstractScheduledMethod):
     refresh_batches: int = eqx.field(static=True, default=32)
     epoch: int = eqx.field(static=True, default=32)
 
-    wants_slacks: ClassVar[bool] = True
-    copies: ClassVar[int] = 1
+    needs: ClassVar[Needs] = Needs(slacks=True)
 
     def __check_init__(self) -> None:
         check_all_positive(self, "step_size", "penalty")
         check_count("refresh_batches", self.refresh_batches)
         check_count("epoch", self.epoch)
 
-    def prepare(self, oracle: Oracle, x: PyTree[Array]) -> "SpiderADMM":
+    def prepare(self, oracle: Oracle, x: PyTree[Array], iterations: int | None = None) -> "SpiderADMM":
         linear_system(self, oracle, x)
         return self
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from lariax.formulas import storm
-from lariax.methods import AbstractScheduledMethod, Answer
+from lariax.methods import AbstractMethod, Answer, Needs
 from lariax.oracle import Batch, Oracle, Vector
 from lariax.rivals._common import InnerLoop, check_all_positive, check_constrained, decayed
 
@@ -19,7 +19,7 @@ class InexactState(NamedTuple):
     inner: InnerLoop
 
 
-class StochasticIALM(AbstractScheduledMethod):
+class StochasticIALM(AbstractMethod):
     """Stoc-iALM: every outer iteration minimises the augmented Lagrangian roughly, by STORM steps, then moves the
     multipliers and raises the penalty.
 
@@ -50,13 +50,12 @@ class StochasticIALM(AbstractScheduledMethod):
     growth: float | Array = 2.0
     inner_iterations: float | Array = 100.0
 
-    wants_slacks: ClassVar[bool] = True
-    copies: ClassVar[int] = 2
+    needs: ClassVar[Needs] = Needs(slacks=True, copies=2)
 
     def __check_init__(self) -> None:
         check_all_positive(self, "step_size", "penalty", "growth", "inner_iterations", or_zero=("dual_bound",))
 
-    def prepare(self, oracle: Oracle, x: PyTree[Array]) -> "StochasticIALM":
+    def prepare(self, oracle: Oracle, x: PyTree[Array], iterations: int | None = None) -> "StochasticIALM":
         check_constrained(self, oracle)
         return self
 

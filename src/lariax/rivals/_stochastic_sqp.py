@@ -1,11 +1,11 @@
 """Stochastic sequential quadratic optimisation, for deterministic equalities and a random objective."""
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Key, PyTree
+from jaxtyping import Array, Float, PyTree
 
 from lariax.methods import AbstractMethod, Answer, linearized, nearest, unbounded
 from lariax.oracle import Batch, Oracle, Vector
@@ -60,18 +60,12 @@ class StochasticSQP(AbstractMethod):
     ratio: Any = 1.0
     width: Any = 10.0
 
-    wants_slacks: ClassVar[bool] = False
-    smallest_batch: ClassVar[int] = 1
-    start_samples: ClassVar[int] = 1
-    refresh_samples: ClassVar[int] = 0
-    copies: ClassVar[int] = 1
-
     def __check_init__(self) -> None:
         if self.rule not in RULES:
             raise ValueError(f"rule must be one of {', '.join(map(repr, RULES))}, found {self.rule!r}.")
         check_all_positive(self, "merit", "ratio", "width", or_zero=("decay",))
 
-    def prepare(self, oracle: Oracle, x: PyTree[Array]) -> "StochasticSQP":
+    def prepare(self, oracle: Oracle, x: PyTree[Array], iterations: int | None = None) -> "StochasticSQP":
         check_deterministic(self, oracle)
         inequalities = [block.name for block in oracle.blocks if block.inequality]
         if inequalities or not isinstance(oracle.problem.simple, Everything):
@@ -140,14 +134,8 @@ class StochasticSQP(AbstractMethod):
         residuals, _ = oracle.exact_residuals(x)
         return SQPState(x, residuals, near.weights / rows.size, merit, ratio, lipschitz, curvature, step_size)
 
-    def refresh(self, oracle: Oracle, state: SQPState, batches: Batch, key: Key[Array, ""]) -> SQPState:
-        return state
-
     def answer(self, oracle: Oracle, state: SQPState, k: Float[Array, ""]) -> Answer:
         return Answer(state.x, state.residuals, state.multipliers)
-
-    def is_violated(self, oracle: Oracle, state: SQPState) -> Bool[Array, ""]:
-        return jnp.asarray(False)
 
     def observe(self, oracle: Oracle, state: SQPState, k: Float[Array, ""]) -> dict[str, Array]:
         return {"step_size": state.step_size, "merit": state.merit, "ratio": state.ratio, "lipschitz": state.lipschitz}

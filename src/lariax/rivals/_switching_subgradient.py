@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from lariax.methods import AbstractScheduledMethod, Answer
+from lariax.methods import AbstractMethod, Answer, Needs
 from lariax.oracle import Batch, Oracle, Vector
-from lariax.rivals._common import Averaged, InnerLoop, check_all_positive, check_constrained, check_count, decayed
+from lariax.rivals._common import Averaged, InnerLoop, check_all_positive, check_constrained, decayed
+from lariax.utils import check_count
 
 
 class Switch(NamedTuple):
@@ -56,7 +57,7 @@ class SwitchingState(NamedTuple):
     average: Averaged  # of the points at which the objective had its turn
 
 
-class SwitchingSubgradient(AbstractScheduledMethod):
+class SwitchingSubgradient(AbstractMethod):
     """The switching subgradient method: a step on the objective where the constraints hold, else one on the row that is
     violated most.
 
@@ -80,13 +81,12 @@ class SwitchingSubgradient(AbstractScheduledMethod):
     step_size: float | Array = 0.1
     tolerance: float | Array = 0.1
 
-    wants_slacks: ClassVar[bool] = False
-    copies: ClassVar[int] = 2
+    needs: ClassVar[Needs] = Needs(copies=2)
 
     def __check_init__(self) -> None:
         check_all_positive(self, "step_size", or_zero=("tolerance",))
 
-    def prepare(self, oracle: Oracle, x: PyTree[Array]) -> "SwitchingSubgradient":
+    def prepare(self, oracle: Oracle, x: PyTree[Array], iterations: int | None = None) -> "SwitchingSubgradient":
         check_constrained(self, oracle)
         return self
 
@@ -119,7 +119,7 @@ class RegularizedState(NamedTuple):
     inner: InnerLoop
 
 
-class RegularizedSubgradient(AbstractScheduledMethod):
+class RegularizedSubgradient(AbstractMethod):
     """The quadratically regularised subgradient method: a proximal-point loop whose subproblems are solved by switching
     subgradients.
 
@@ -147,14 +147,13 @@ class RegularizedSubgradient(AbstractScheduledMethod):
     proximity: float | Array = 1.0
     inner_iterations: int = eqx.field(static=True, default=200)
 
-    wants_slacks: ClassVar[bool] = False
-    copies: ClassVar[int] = 2
+    needs: ClassVar[Needs] = Needs(copies=2)
 
     def __check_init__(self) -> None:
         check_all_positive(self, "step_size", "proximity", or_zero=("tolerance",))
         check_count("inner_iterations", self.inner_iterations)
 
-    def prepare(self, oracle: Oracle, x: PyTree[Array]) -> "RegularizedSubgradient":
+    def prepare(self, oracle: Oracle, x: PyTree[Array], iterations: int | None = None) -> "RegularizedSubgradient":
         check_constrained(self, oracle)
         return self
 

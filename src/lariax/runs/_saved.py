@@ -148,11 +148,11 @@ def settings_of(result: Result) -> dict[str, Any]:
     """What a result knows of how it was made."""
     if result.continuation is None:
         return {}
-    method, kept = result.continuation.method, result.continuation.settings
+    method, kept = result.continuation.method, result.continuation.setup
     parameters = {field.name: getattr(method, field.name) for field in fields(method)} if is_dataclass(method) else {}
     return {
         "method": {"name": type(method).__name__, **{k: v for k, v in parameters.items() if v is not None}},
-        "batch_size": kept.batch_size,
+        "batch_size": kept.oracle.batch_size,
         "output": kept.output,
         "precision": sorted({str(leaf.dtype) for leaf in jax.tree.leaves(result.x)}),
         "choice": result.choice,

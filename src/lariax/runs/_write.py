@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 import json
-import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from lariax.certificate import Certificate
 from lariax.loop import Result
 from lariax.runs._json import RunFolderError, certificate_to_json, dumps, plain
 from lariax.runs._saved import Line, SavedRun, saved, versions
+from lariax.utils import write_atomically
 
 FORMAT, VERSION = "lariax run", 1
 
@@ -43,9 +43,9 @@ class Claim:
             for key, (part, name, array) in zip(keys, leaves, strict=True)
         ]
         arrays = {key: array for key, (_, _, array) in zip(keys, leaves, strict=True)}
-        _write(self.folder / "answer.npz", lambda file: np.savez(file, allow_pickle=False, **arrays))
+        write_atomically(self.folder / "answer.npz", lambda file: np.savez(file, allow_pickle=False, **arrays))
         _write_json(self.folder / "answer.json", {"arrays": entries})
-        _write(self.folder / "history.jsonl", lambda file: file.writelines(_lines(run.history)))
+        write_atomically(self.folder / "history.jsonl", lambda file: file.writelines(_lines(run.history)))
         if run.certificate is not None:
             _write_json(self.folder / "certificate.json", certificate_to_json(run.certificate))
         self.announce(run.settings)
@@ -133,21 +133,7 @@ def keep_certificate(folder: str | Path, certificate: Certificate) -> None:
 
 
 def _write_json(path: Path, value: Any) -> None:
-    _write(path, lambda file: file.write((dumps(value, indent=1) + "\n").encode()))
-
-
-def _write(path: Path, fill: Any) -> None:
-    """All of a file or nothing of it."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with open(partial, "wb") as file:
-            fill(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    write_atomically(path, lambda file: file.write((dumps(value, indent=1) + "\n").encode()))
 
 
 def _lines(history: Mapping[Line, np.ndarray]) -> Iterable[bytes]:

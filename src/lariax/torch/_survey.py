@@ -266,7 +266,7 @@ class Survey:
         def column(seen: Seen, row: int) -> Tensor:
             i, block, j = places[row]
             values = seen.slopes[i].reshape(seen.size if block.random else 1, block.size)
-            return values[:, j] * block.constraint.sign
+            return values[:, j] * block.sign
 
         with self.passes.undisturbed(), torch.enable_grad():
             for batch in self.batches:

@@ -217,9 +217,7 @@ class TrackedLagrangian(AbstractConstrained):
         try:
             if refresh:
                 self.known = self._soundly_refreshed(closure, self.known)
-                self.watch.look(
-                    {b.name: b.constraint.sign * self.known.multipliers[b.rows] for b in self.constraints.blocks}
-                )
+                self.watch.look({b.name: b.sign * self.known.multipliers[b.rows] for b in self.constraints.blocks})
         finally:  # whatever happens in the closure, estimate and parameters go together
             if refresh:
                 k = self.calls - self.start

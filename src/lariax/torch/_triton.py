@@ -9,8 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from lariax.torch import _kernels
-from lariax.torch._kernels import Update
+from lariax.torch import _update
+from lariax.torch._update import Update
 
 BLOCK = 1024
 
@@ -52,7 +52,7 @@ def _program(  # type: ignore[no-untyped-def] # Triton reads annotations as its 
 
 
 def advance(update: Update, summed: bool = False) -> list[Tensor]:
-    """What `_kernels.advance` does."""
+    """What `_update.advance` does."""
     *vectors, scaling, good, numbers = update
     counts = [triton.cdiv(part.numel(), BLOCK) for part in update.estimate]
     parts, first = numbers.new_zeros(sum(counts) if summed else 1, 3), 0
@@ -60,7 +60,7 @@ def advance(update: Update, summed: bool = False) -> list[Tensor]:
         if _in_one_order(each):
             order = i, len(counts), first, each[0].numel()
             _program[(count,)](*each, good, numbers, parts, *order, scaling is not None, summed, BLOCK)
-        elif found := _kernels.advance(update.only(i), summed):
+        elif found := _update.advance(update.only(i), summed):
             parts[first] = torch.stack(found)
         first += count
     return list(parts.sum(dim=0).unbind()) if summed else []

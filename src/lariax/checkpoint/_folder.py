@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lariax.loop._archive import CheckpointError, DamagedError
-from lariax.loop._budget import is_number
+from lariax.checkpoint._archive import CheckpointError, DamagedError
 from lariax.oracle import LariaxWarning
 from lariax.problem import Problem
+from lariax.utils import is_number, write_atomically
 
 try:
     import fcntl
@@ -25,7 +25,7 @@ except ImportError:  # not on Windows: there, nothing keeps two processes from w
 Pieces = Iterable[Any]  # of bytes
 
 _NAME = re.compile(r"checkpoint-(\d{8})\.lariax")
-_PART = re.compile(r"\.checkpoint-\d{8}\.part")
+_PARTIAL = re.compile(r"\.checkpoint-\d{8}\.lariax\.partial")
 _problems: "weakref.WeakValueDictionary[Path, Problem]" = weakref.WeakValueDictionary()
 
 
@@ -63,7 +63,7 @@ class Checkpoint:
 class Folder:
     """A folder of checkpoints, numbered in the order of writing. No file that is there is ever changed.
 
-    A file is written under another name, synced, and renamed: at any moment the folder holds whole checkpoints only.
+    At any moment the folder holds whole checkpoints only.
     """
 
     def __init__(self, path: str | os.PathLike[str]):
@@ -99,7 +99,7 @@ class Folder:
             except OSError:
                 pass  # a file system without locks
             for part in self.path.iterdir():
-                if _PART.fullmatch(part.name):
+                if _PARTIAL.fullmatch(part.name):
                     part.unlink(missing_ok=True)
             yield
         finally:
@@ -142,31 +142,11 @@ class Folder:
     def write(self, pieces: Pieces, keep: int) -> None:
         """One more checkpoint; then all but the newest `keep` of this run go."""
         number = max((number for number, _ in self.numbered()), default=0) + 1
-        path, part = self.path / f"checkpoint-{number:08d}.lariax", self.path / f".checkpoint-{number:08d}.part"
-        try:
-            with open(part, "xb") as file:
-                for piece in pieces:
-                    file.write(piece)
-                file.flush()
-                os.fsync(file.fileno())
-            os.rename(part, path)
-            self._sync()
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
+        path = self.path / f"checkpoint-{number:08d}.lariax"
+        write_atomically(path, lambda file: file.writelines(pieces))
         self._sound.append(path)
         while len(self._sound) > keep:
             self._sound.pop(0).unlink(missing_ok=True)
-
-    def _sync(self) -> None:
-        """The names in the folder, too, are on disk."""
-        if os.name == "nt":
-            return
-        handle = os.open(self.path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 @contextlib.contextmanager

@@ -3,9 +3,9 @@
     "lariax checkpoint" and a line feed | version, 4 bytes | length of the header, 8 bytes | header, JSON
     | arrays as they lie in memory, one after the other | SHA-256 of all of that
 
-The header holds plain values: numbers, texts, lists, dictionaries, records of classes that the reader knows by a tag,
-and references to arrays. A tag stays the same wherever its class is moved. Nothing in a file can make the reader take
-more memory than the file is long.
+The header holds plain values: numbers, texts, lists, dictionaries, shapes, records of classes that the reader knows by
+a tag, and references to arrays. A tag stays the same wherever its class is moved. Nothing in a file can make the reader
+take more memory than the file is long.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ import jax
 import numpy as np
 
 MAGIC = b"lariax checkpoint\n"
-VERSION = 2
+VERSION = 3
 PREFIX = struct.Struct("<IQ")
 DIGEST = hashlib.sha256().digest_size
 DTYPES = {
@@ -103,6 +103,8 @@ def encoded(value: Any, classes: Classes, arrays: list[np.ndarray]) -> Any:
         return {"array": len(arrays) - 1}
     if isinstance(value, bytes):
         return {"bytes": value.hex()}
+    if isinstance(value, jax.ShapeDtypeStruct):
+        return {"like": {"dtype": value.dtype.name, "shape": value.shape}}
     if (tag := classes.tags.get(type(value))) is not None:
         fields = {key: encoded(part, classes, arrays) for key, part in _fields(value).items()}
         return {"class": tag, "fields": fields}
@@ -159,9 +161,7 @@ def unpacked(file: bytes, classes: Classes) -> Any:
 def _arrays(data: memoryview, table: list[dict[str, Any]]) -> list[np.ndarray]:
     arrays, place = [], 0
     for entry in table:
-        dtype, shape = DTYPES[entry["dtype"]], entry["shape"]
-        if not all(isinstance(side, int) and not isinstance(side, bool) and side >= 0 for side in shape):
-            raise ValueError(f"a shape of {shape}")
+        dtype, shape = DTYPES[entry["dtype"]], _shape(entry["shape"])
         size = dtype.itemsize * math.prod(shape)
         if place + size > len(data):
             raise ValueError("an array beyond the end of the file")
@@ -170,6 +170,12 @@ def _arrays(data: memoryview, table: list[dict[str, Any]]) -> list[np.ndarray]:
     if place != len(data):
         raise ValueError(f"{len(data) - place} bytes too many")
     return arrays
+
+
+def _shape(sides: Any) -> tuple[int, ...]:
+    if not all(type(side) is int and side >= 0 for side in sides):
+        raise ValueError(f"a shape of {sides}")
+    return tuple(sides)
 
 
 def decoded(content: Any, classes: Classes, arrays: list[np.ndarray]) -> Any:
@@ -195,6 +201,8 @@ def decoded(content: Any, classes: Classes, arrays: list[np.ndarray]) -> Any:
         return decoded(inner, classes, arrays)[()]
     if kind == "bytes":
         return bytes.fromhex(inner)
+    if kind == "like":
+        return jax.ShapeDtypeStruct(_shape(inner["shape"]), DTYPES[inner["dtype"]])
     if kind == "dict":
         if not _are_names([key for key, _ in inner]):
             raise ValueError("names that are not all texts, or all integers")

@@ -9,9 +9,8 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from lariax.certificate import RelativeTolerance, Tolerance
-from lariax.loop._result import Result
-from lariax.loop._solve import solve
-from lariax.methods import AbstractMethod, TangentNormal
+from lariax.loop import Result, solve
+from lariax.methods import AbstractMethod
 from lariax.problem import AbstractConstraint, AbstractSource, AtLeast, AtMost, Equal, Linear, Problem
 from lariax.sets import AbstractSet, Box
 
@@ -49,7 +48,7 @@ def minimize(
             constraint at place i is called `c{i}` in the result, and `c{i} lower`, `c{i} upper`, `c{i} equal` where it
             has several kinds of rows. Or constraints of Lariax, by name.
         bounds: `scipy.optimize.Bounds`, pairs (low, high) with None for no bound, or a set of `lariax.sets`.
-        method: "auto" takes `TangentNormal` wherever it fits.
+        method: as for `solve`.
         tolerance: when to stop, as for `solve`. By default, for a problem in which nothing is random, when every part
             of the certificate is at most 1e-6 (in float32: 1e-3) in units of its own: what is left of each entry of the
             gradient beside the terms that cancel in it, each residual beside what it is made of. Other units for x,
@@ -70,8 +69,6 @@ def minimize(
         constraints=_constraints(constraints, x),
         within=_within(bounds, x),
     )
-    if method == "auto" and not problem.constraints and TangentNormal.unfit(problem) is None:
-        method = TangentNormal()
     if samples is None and tolerance is None:
         lengths = np.concatenate([np.abs(np.ravel(leaf)) for leaf in jax.tree.leaves(x)])
         tolerance = RelativeTolerance(RELATIVE[jnp.finfo(lengths.dtype).bits], lengths)

@@ -1,4 +1,4 @@
-"""Looking at the point during a run: certificates on draws of their own, at iterations that depend on nothing else."""
+"""Certificates during a run, on draws of their own, after iterations that depend on nothing else."""
 
 import math
 from dataclasses import dataclass, field
@@ -13,14 +13,12 @@ from lariax.loop._randomness import Randomness
 from lariax.oracle import Oracle
 from lariax.problem import Stream
 
-FIRST = 1000  # iterations before the first look; then at twice, four times, ... as many
+FIRST = 1000  # iterations before the first check; then at twice, four times, ... as many
 FEWEST_DRAWS = 2048
-SHARE = 4  # a look takes a quarter of the draws that the run has taken until then, so all looks at most a half
+SHARE = 4  # a check takes a quarter of the draws that the run has taken until then, so all checks at most a half
 
 
-class Sight(NamedTuple):
-    """A point that was looked at."""
-
+class CertifiedPoint(NamedTuple):
     x: PyTree[Array]
     multipliers: dict[str, Any]
     certificate: Certificate
@@ -33,36 +31,30 @@ class Sight(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Looked:
-    """What a continued run must know of the looks before."""
+class Checks:
+    """The certificates of a run so far: what they cost, and the best point."""
 
-    looks: int = 0
+    count: int = 0
     draws: int = 0  # from sources that draw anew; the rows of streams are the run's own
     evaluations: int = 0
     ahead: dict[int, int] = field(default_factory=dict)  # by stream, the last row that was looked at
-    best: Sight | None = None
+    best: CertifiedPoint | None = None
 
     def draws_at(self, place: int, counts: list[int]) -> int:
-        """What looks have drawn that the run, which has taken `counts` at each of `place` places, has not."""
+        """What checks have drawn that the run, which has taken `counts` at each of `place` places, has not."""
         return self.draws + sum(max(0, row - place * counts[i]) for i, row in self.ahead.items())
 
 
-class Looks:
-    """The looks of one run: when, at what confidence, what they cost, and the best point seen.
+class Certifier:
+    """When a run is checked, at what confidence, and at what cost.
 
-    Look j is certified at the confidence of the spending rule, so all certificates of a run hold together: neither
+    Check j is certified at the confidence of the spending rule, so all certificates of a run hold together: neither
     stopping at the first good one nor keeping the best one is cheating. Held-out rows are left alone. Of a `Stream` the
     next rows are looked at, which the run has not had yet: what is true of x does not depend on them.
     """
 
     def __init__(
-        self,
-        oracle: Oracle,
-        feeder: Feeder,
-        tolerance: Tolerance | None,
-        confidence: float,
-        key: Key[Array, ""],
-        before: Looked,
+        self, oracle: Oracle, feeder: Feeder, tolerance: Tolerance | None, confidence: float, key: Key[Array, ""]
     ):
         problem = oracle.problem
         if any(isinstance(source, Stream) and source.repeat for source in problem.sources):
@@ -71,35 +63,32 @@ class Looks:
                 "the same again. Use lx.Dataset, or certify on held-out rows afterwards."
             )
         self._problem = problem.without_heldout()
-        self._key, self._oracle, self._feeder = Randomness.LOOKS.of(key), oracle, feeder
+        self._key, self._oracle, self._feeder = Randomness.CHECKS.of(key), oracle, feeder
         self._per_iteration = oracle.draws_per_iteration
-        self._tolerance, self._test = (
-            tolerance,
-            SequentialTest(math.inf if tolerance is None else tolerance, confidence),
-        )
-        self.record = before
+        self._tolerance = tolerance
+        self._test = SequentialTest(math.inf if tolerance is None else tolerance, confidence)
 
     @staticmethod
     def next_after(iteration: int) -> int:
-        """The iteration of the next look."""
+        """The iteration of the next check."""
         due = FIRST
         while due <= iteration:
             due *= 2
         return due
 
     def draws_for(self, iteration: int) -> int:
-        """How many draws a look after an iteration may take."""
+        """How many draws a check after an iteration may take."""
         return max(FEWEST_DRAWS, iteration * self._per_iteration // SHARE)
 
     def most_draws(self, first: int, last: int) -> int:
-        """What the looks of iterations first + 1 .. last take at most, with one at the end."""
+        """What the checks of iterations first + 1 .. last take at most, with one at the end."""
         total, due = self.draws_for(last), self.next_after(first)
         while due < last:
             total, due = total + self.draws_for(due), 2 * due
         return total
 
     def last_iteration(self, first: int, last: int, draws: int) -> int:
-        """The last iteration up to `last` that leaves the looks their part of `draws`, which start after `first`."""
+        """The last iteration up to `last` that leaves the checks their part of `draws`, which start after `first`."""
         low, high = first, last
         while low < high:
             middle = (low + high + 1) // 2
@@ -107,12 +96,14 @@ class Looks:
             low, high = (middle, high) if fits else (low, middle - 1)
         return low
 
-    def look(self, iteration: int, x: PyTree[Array], multipliers: dict[str, Array]) -> Sight | None:
+    def check(
+        self, before: Checks, iteration: int, x: PyTree[Array], multipliers: dict[str, Array]
+    ) -> tuple[Checks, CertifiedPoint | None]:
         """Certify the point of an iteration; None: its Stream has no rows left for that."""
-        number, draws = self.record.looks + 1, self.draws_for(iteration)
+        number, draws = before.count + 1, self.draws_for(iteration)
         problem = self._feeder.problem_ahead(self._problem, draws)
         if problem is None:
-            return None
+            return before, None
         certificate, passes = certify_run(
             problem,
             x,
@@ -122,18 +113,17 @@ class Looks:
             seed=jax.random.fold_in(self._key, number),
             tolerance=self._tolerance,
         )
-        sight = Sight(x, dict(certificate.multipliers), certificate)
-        before, best = self.record, self.record.best
+        point, best = CertifiedPoint(x, dict(certificate.multipliers), certificate), before.best
         samples = certificate.draws // max(1, sum(s.rows_per_sample for s in self._oracle.sources if s is not None))
         handed_out = self._feeder.rows_handed_out()
-        self.record = Looked(
+        after = Checks(
             number,
             before.draws + certificate.draws - samples * len(handed_out),
             before.evaluations + passes * self._oracle.evaluations_of(samples),
             {i: row + samples for i, row in handed_out.items()},
-            sight if best is None or sight.worst < best.worst else best,
+            point if best is None or point.worst < best.worst else best,
         )
-        return sight
+        return after, point
 
-    def accepts(self, sight: Sight) -> bool:
-        return self._tolerance is not None and self._test.accepts(sight.certificate)
+    def accepts(self, point: CertifiedPoint) -> bool:
+        return self._tolerance is not None and self._test.accepts(point.certificate)

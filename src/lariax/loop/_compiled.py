@@ -1,0 +1,407 @@
+"""The one compiled loop. It knows of no method, no clock and no file.
+
+    blocks            samples for T iterations are drawn at once; finiteness is judged at the end of a block, and if it
+                      is lost, the block is gone through again to find where
+      segments        up to the next iteration that is to be recorded or picked
+        iterations    method.step, and nothing else; now and then method.measuring_step
+
+T is fixed by the problem (`block_layout`), and blocks begin at multiples of T: where the host cuts the run into calls,
+what it records and where it resumes changes no bit.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int, Key, PyTree
+
+from lariax.formulas import next_refresh
+from lariax.loop._randomness import NEVER, Randomness
+from lariax.methods import AbstractMethod, Answer, State
+from lariax.oracle import Batch, Layout, Oracle, Vector, counting
+
+LONGEST_BLOCK = 256
+BLOCK_BYTES = 4 * 2**20
+FEW = 8  # parts of an array that the compiler makes by one command
+
+Packed = tuple[list[Array], State]
+
+
+class LoopState(NamedTuple):
+    """All that the next iteration needs, and the answers kept so far."""
+
+    key: Key[Array, ""]
+    iteration: Int[Array, ""]  # the last one completed
+    state: State  # of the method
+    finite: Bool[Array, ""]  # False: the next iteration leaves the range of floating point
+    picked: Answer | None  # the answer after an iteration drawn uniformly from those completed; None: not wanted
+    next_pick: Int[Array, ""]
+    next_refresh: Int[Array, ""]
+
+
+class BlockLayout(NamedTuple):
+    """Which samples belong to which iteration: iteration k uses those at place k + start - 1."""
+
+    length: int  # places drawn at once
+    start: int  # places that the start takes
+    window: int  # places that a refresh looks back on; 0: there are no refreshes
+
+    def place_of(self, iteration: Any) -> Any:
+        return iteration + self.start - 1
+
+    def block_after(self, iteration: Any) -> Any:
+        """The first place of the block that the next iteration is in."""
+        return (iteration + self.start) // self.length * self.length
+
+    def next_refresh(self, iteration: Array) -> Array:
+        """A quarter further on, at the end of a window, which then lies within a block."""
+        if not self.window:
+            return jnp.int32(NEVER)
+        return next_refresh(jnp, iteration, self.start, self.window).astype(jnp.int32)
+
+
+class Records(NamedTuple):
+    """Rows of history, the first `filled` of them in use, and the evaluations made meanwhile."""
+
+    evaluations: Int[Array, ""]
+    filled: Int[Array, ""]
+    rows: dict[str, Any]
+
+    def named(self, layout: Layout) -> "Records":
+        """With the columns of constraints and multipliers by name: the compiled loop knows vectors alone."""
+
+        def columns(vectors: Array) -> dict[str, Array]:
+            return layout.named(vectors if isinstance(vectors, jax.core.Tracer) else np.asarray(vectors))
+
+        named = {kind: columns(self.rows[kind]) for kind in ("constraints", "multipliers")}
+        return self._replace(rows=self.rows | named)
+
+    @classmethod
+    def empty(cls, row: PyTree, capacity: int) -> Self:
+        rows = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), row)
+        return cls(jnp.int32(0), jnp.int32(0), rows)
+
+    def with_row(self, row: PyTree) -> "Records":
+        rows = jax.tree.map(lambda column, value: column.at[self.filled].set(value), self.rows, row)
+        return self._replace(filled=self.filled + 1, rows=rows)
+
+
+def block_layout(oracle: Oracle, method: AbstractMethod, samples: tuple[PyTree | None, ...]) -> BlockLayout:
+    """As many places a block as fit `BLOCK_BYTES`, a power of two. `samples`: one sample of each source, in shape."""
+    size, needs = 0, method.needs
+    for i, source in enumerate(oracle.sources):
+        if source is None:
+            continue
+        count = oracle.samples_from(i)
+        if source.from_host:
+            size += count * _bytes(samples[i])
+        else:
+            size += _bytes(jax.eval_shape(lambda s=source, n=count: s.draw(jax.random.key(0), jnp.arange(1), n)))
+    length = _power_of_two(min(LONGEST_BLOCK, BLOCK_BYTES // max(size, 1)))
+    start = min(length, -(-needs.start_samples // oracle.batch_size))
+    window = needs.refresh_samples and min(length, _power_of_two(needs.refresh_samples // oracle.batch_size))
+    return BlockLayout(length, start, window)
+
+
+def _power_of_two(limit: int) -> int:
+    """The largest one up to the limit, and at least 1."""
+    return 1 << (max(limit, 1).bit_length() - 1)
+
+
+def _bytes(tree: PyTree) -> int:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+# --- the start
+
+
+def _begin(
+    oracle: Oracle, method: AbstractMethod, x: PyTree, key: Key[Array, ""], fed: PyTree, blocks: BlockLayout, pick: bool
+) -> tuple[LoopState, dict[str, Bool[Array, ""]], Int[Array, ""]]:
+    """The run before iteration 1, which of the user's functions are finite there, and the evaluations it took."""
+    with counting() as tally:
+        tickets = oracle.draw(key, jnp.arange(blocks.start), fed)
+        batches = jax.vmap(oracle.fetch, axis_size=blocks.start)(tickets)
+        point = oracle.start(x, batches.first)
+        state = method.init(oracle, point, batches)
+    finite = {**_finite_functions(oracle, point, batches.first), "a gradient": _all_finite(state)}
+    answer = method.answer(oracle, state, jnp.ones((), oracle.dtype))
+    loop = LoopState(
+        key=key,
+        iteration=jnp.int32(0),
+        state=state,
+        finite=jnp.asarray(True),
+        picked=answer if pick else None,
+        next_pick=jnp.int32(1 if pick else NEVER),
+        next_refresh=blocks.next_refresh(jnp.int32(0)),
+    )
+    return loop, finite, jnp.int32(round(sum(tally)))
+
+
+begin_traced = eqx.filter_jit(_begin)
+_filter_jit: Any = eqx.filter_jit  # its type leaves out what it passes on to jax.jit
+begin = _filter_jit(_begin, compiler_options={"xla_backend_optimization_level": 0})
+"""It runs once, so the time goes into compiling: half of it without optimisation. Not for use within another jit."""
+
+
+# --- iterations
+
+
+@eqx.filter_jit
+def advance(
+    oracle: Oracle,
+    method: AbstractMethod,
+    loop: LoopState,
+    stop: Int[Array, ""],
+    every: Int[Array, ""],
+    fed: PyTree,
+    blocks: BlockLayout,
+    capacity: int,
+) -> tuple[LoopState, Records]:
+    """Iterations loop.iteration + 1 .. stop, or up to the last one whose state is finite.
+
+    Also returns the rows recorded on the way: every iteration that `every` divides; at most `capacity`.
+    """
+    tickets = oracle.draw(loop.key, jnp.arange(1), jax.tree.map(lambda rows: rows[:1], fed))
+    batches = jax.vmap(oracle.fetch, axis_size=1)(tickets)
+    any_block = _Block(oracle, method, blocks, every, *_traced(oracle, method, loop, batches, blocks))
+
+    def one_block(carry: tuple[LoopState, Records]) -> tuple[LoopState, Records]:
+        before, records = carry
+        place = blocks.block_after(before.iteration)
+        first = place - (blocks.start - 1)  # the iteration at the first place of the block
+        last = jnp.minimum(first + blocks.length - 1, stop)
+        tickets = oracle.draw(before.key, place + jnp.arange(blocks.length), fed)
+        return replace(any_block, tickets=tickets, first=first).run(before, records, last)
+
+    empty = Records.empty(jax.eval_shape(lambda: _row(oracle, method, loop, batches.first)), capacity)
+    return jax.lax.while_loop(lambda carry: (carry[0].iteration < stop) & carry[0].finite, one_block, (loop, empty))
+
+
+class _Counts(NamedTuple):
+    """Evaluations of an iteration of either kind, and of a refresh for each of its places."""
+
+    step: int
+    measuring_step: int
+    refresh: int
+
+
+class _Packing(NamedTuple):
+    """The numbers in a state that a step changes travel in a few arrays: each array that a loop carries is copied by a
+    command of its own, and one of few parts is made by one."""
+
+    changing: PyTree  # which leaves are such numbers
+    structure: Any
+
+    def packed(self, state: State) -> Packed:
+        numbers, rest = eqx.partition(state, self.changing)
+        each = jax.tree.leaves(numbers)
+        return [jnp.stack(each[i : i + FEW]) for i in range(0, len(each), FEW)], rest
+
+    def unpacked(self, parts: Packed) -> State:
+        arrays, rest = parts
+        return eqx.combine(jax.tree.unflatten(self.structure, [number for array in arrays for number in array]), rest)
+
+
+def _traced(
+    oracle: Oracle, method: AbstractMethod, loop: LoopState, batches: Batch, blocks: BlockLayout
+) -> tuple[_Counts, _Packing]:
+    """What a look at the program of one iteration tells."""
+    k = jnp.ones((), oracle.dtype)
+    with counting() as per_step:
+        step = jax.make_jaxpr(lambda state: method.step(oracle, state, k, batches.first))(loop.state).jaxpr
+    with counting() as per_measurement:
+        if method.needs.measuring_interval is not None:
+            jax.eval_shape(lambda: method.measuring_step(oracle, loop.state, k, batches.first))
+    with counting() as per_refresh:
+        if blocks.window:
+            jax.eval_shape(lambda: method.refresh(oracle, loop.state, batches, loop.key))
+    changes = [
+        leaf.ndim == 0 and jnp.issubdtype(leaf.dtype, jnp.floating) and old is not new
+        for leaf, old, new in zip(jax.tree.leaves(loop.state), step.invars, step.outvars, strict=True)
+    ]
+    changing = jax.tree.unflatten(jax.tree.structure(loop.state), changes)
+    structure = jax.tree.structure(eqx.filter(loop.state, changing))
+    counts = _Counts(*(round(sum(tally)) for tally in (per_step, per_measurement, per_refresh)))
+    return counts, _Packing(changing, structure)
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Iterations on the samples of one block."""
+
+    oracle: Oracle
+    method: AbstractMethod
+    blocks: BlockLayout
+    every: Int[Array, ""]  # iterations between two records
+    counts: _Counts
+    packing: _Packing
+    tickets: PyTree = None
+    first: Any = 0  # the iteration at its first place
+
+    def run(self, before: LoopState, records: Records, last: Array) -> tuple[LoopState, Records]:
+        """Up to iteration `last`, or to the last one that is finite."""
+
+        def narrow(carry: tuple[LoopState, Records, Array, Array]) -> tuple[LoopState, Records, Array, Array]:
+            """From the start of the block up to `until`, kept if finite; if not, the end is sought by bisection."""
+            sound, kept, bad, until = carry
+            start = (before, records, until)
+            new, rows, _ = jax.lax.while_loop(lambda c: c[0].iteration < until, self._segment, start)
+            finite = _all_finite(new.state)
+            sound, kept = jax.lax.cond(finite, lambda: (new, rows), lambda: (sound, kept))
+            bad = jnp.where(finite, bad, until)
+            return sound, kept, bad, (sound.iteration + bad) // 2
+
+        sound, kept, _, _ = jax.lax.while_loop(
+            lambda c: (c[0].iteration < last) & (c[2] - c[0].iteration > 1), narrow, (before, records, last + 1, last)
+        )
+        return sound._replace(finite=sound.iteration == last), kept
+
+    def _segment(self, carry: tuple[LoopState, Records, Array]) -> tuple[LoopState, Records, Array]:
+        """Up to the next event: a record, a pick, a refresh."""
+        loop, records, until = carry
+        next_record = (loop.iteration // self.every + 1) * self.every
+        end = jnp.minimum(until, jnp.minimum(next_record, jnp.minimum(loop.next_pick, loop.next_refresh)))
+        state, measurements = self._iterated(loop.state, loop.iteration + 1, end)
+        evaluations = records.evaluations + self.counts.step * (end - loop.iteration - measurements)
+        evaluations += self.counts.measuring_step * measurements
+        if hasattr(state, "extra_evaluations"):
+            evaluations += state.extra_evaluations - loop.state.extra_evaluations
+        loop = loop._replace(iteration=end, state=state)
+        if self.blocks.window:
+            evaluations += jnp.where(end == loop.next_refresh, self.blocks.window * self.counts.refresh, 0)
+            loop = jax.lax.cond(end == loop.next_refresh, self._refreshed, lambda loop: loop, loop)
+        if loop.picked is not None:
+            loop = jax.lax.cond(end == loop.next_pick, self._picked, lambda loop: loop, loop)
+        records = jax.lax.cond(
+            end == next_record,
+            lambda: records.with_row(_row(self.oracle, self.method, loop, self._batch_of(end))),
+            lambda: records,
+        )
+        return loop, records._replace(evaluations=evaluations), until
+
+    def _iterated(self, state: State, first: Array, last: Array) -> tuple[State, Array]:
+        """Iterations first .. last, and how many of them measured. These are apart from the loop over the others, for
+        which a choice in every iteration would cost as much as what it chooses."""
+        interval_at = self.method.needs.measuring_interval
+
+        def plain(state: State, first: Array, end: Array) -> State:
+            return self.packing.unpacked(jax.lax.fori_loop(first, end, self._iterate, self.packing.packed(state)))
+
+        if interval_at is None:
+            return plain(state, first, last + 1), jnp.int32(0)
+
+        def until_measured(carry: tuple[Array, Array, State]) -> tuple[Array, Array, State]:
+            k, count, state = carry
+            interval = interval_at(k)
+            at = -(-k // interval) * interval
+            state = plain(state, k, jnp.minimum(at, last + 1))
+            state = jax.lax.cond(at <= last, lambda: self._measure(at, state), lambda: state)
+            return at + 1, count + (at <= last), state
+
+        _, count, state = jax.lax.while_loop(lambda c: c[0] <= last, until_measured, (first, jnp.int32(0), state))
+        return state, count
+
+    def _iterate(self, iteration: Array, parts: Packed) -> Packed:
+        state, k = self.packing.unpacked(parts), iteration.astype(self.oracle.dtype)
+        return self.packing.packed(self.method.step(self.oracle, state, k, self._batch_of(iteration)))
+
+    def _measure(self, iteration: Array, state: State) -> State:
+        k = iteration.astype(self.oracle.dtype)
+        return self.method.measuring_step(self.oracle, state, k, self._batch_of(iteration))
+
+    def _refreshed(self, loop: LoopState) -> LoopState:
+        oracle, window = self.oracle, self.blocks.window
+        back = loop.iteration - self.first - window + 1
+        tickets = jax.tree.map(lambda t: jax.lax.dynamic_slice_in_dim(t, back, window), self.tickets)
+        key = jax.random.fold_in(Randomness.REFRESHES.of(loop.key), loop.iteration)
+        new = self.method.refresh(oracle, loop.state, jax.vmap(oracle.fetch, axis_size=window)(tickets), key)
+        sound = _all_finite(new)  # a sample in the window that the method refused would spoil it
+        state = jax.tree.map(lambda a, b: jnp.where(sound, a, b), new, loop.state)
+        return loop._replace(state=state, next_refresh=self.blocks.next_refresh(loop.iteration))
+
+    def _picked(self, loop: LoopState) -> LoopState:
+        """Keep this answer, and draw when it will be replaced: it is uniform over all completed, at any time.
+
+        Reservoir sampling replaces at iteration n with probability 1/n, so the next replacement N after k obeys
+        P(N > n) = k / n, that is N = floor(k / U) + 1 with U uniform in (0, 1).
+        """
+        k, dtype = loop.iteration, self.oracle.dtype
+        uniform = jax.random.uniform(jax.random.fold_in(Randomness.PICKS.of(loop.key), k), dtype=dtype)
+        ratio = jnp.minimum(k / jnp.maximum(uniform, jnp.finfo(dtype).tiny), 2.0**30)
+        answer = self.method.answer(self.oracle, loop.state, k.astype(dtype))
+        return loop._replace(picked=answer, next_pick=jnp.maximum(ratio.astype(jnp.int32), k) + 1)
+
+    def _batch_of(self, iteration: Array) -> Batch:
+        return self.oracle.fetch(jax.tree.map(lambda ticket: ticket[iteration - self.first], self.tickets))
+
+
+def _row(oracle: Oracle, method: AbstractMethod, loop: LoopState, batch: Batch) -> PyTree:
+    """One row of history. The objective is that of the iteration's own batch: noisy, but unbiased and free of draws."""
+    k = loop.iteration.astype(oracle.dtype)
+    answer = method.answer(oracle, loop.state, k)
+    return {
+        "iteration": loop.iteration,
+        "objective": oracle.objective(answer.point, batch),
+        "constraints": oracle.values(answer.residuals, answer.point),
+        "multipliers": oracle.user_multipliers(answer.multipliers),
+        "feasibility": oracle.violation(answer.residuals, answer.point),
+        **method.observe(oracle, loop.state, k),
+    }
+
+
+# --- the answer
+
+
+def conclude(oracle: Oracle, method: AbstractMethod, loop: LoopState) -> tuple[PyTree, dict[str, Array]]:
+    """The user's x and multipliers, of the last iteration or of the picked one."""
+    x, multipliers = _conclude(oracle, method, loop)
+    return x, oracle.layout.named(multipliers)
+
+
+@eqx.filter_jit
+def _conclude(oracle: Oracle, method: AbstractMethod, loop: LoopState) -> tuple[PyTree, Array]:
+    if loop.picked is None:
+        answer = method.answer(oracle, loop.state, loop.iteration.astype(oracle.dtype))
+    else:
+        answer = loop.picked
+    return oracle.x_of(answer.point), oracle.user_multipliers(answer.multipliers)
+
+
+# --- finiteness
+
+
+def _finite_functions(oracle: Oracle, point: Vector, batch: Batch) -> dict[str, Bool[Array, "..."]]:
+    """Whether the user's functions are finite on a batch, the constraints row by row."""
+    look = oracle.look(point, batch)
+    others = range(1, oracle.copies) if oracle.has_random_constraints else ()
+    residuals = oracle.join(look.residuals) + sum(oracle.join(oracle.residuals(point, batch, copy)) for copy in others)
+    return {"the objective": _all_finite(look.objective), "constraints": jnp.isfinite(residuals)}
+
+
+def nonfinite(oracle: Oracle, finite: dict[str, Bool[Array, "..."]]) -> list[str]:
+    """Of `finite_next` or `begin`: what is not finite, in words."""
+    rows = oracle.layout.named(np.asarray(finite["constraints"]))
+    flags = {"the objective": finite["the objective"], **{f"constraint {name!r}": row for name, row in rows.items()}}
+    flags |= {what: flag for what, flag in finite.items() if what not in ("the objective", "constraints")}
+    return [what for what, flag in flags.items() if not np.all(flag)]
+
+
+@eqx.filter_jit
+def finite_next(
+    oracle: Oracle, method: AbstractMethod, loop: LoopState, place: Int[Array, ""], fed: PyTree
+) -> dict[str, Bool[Array, "..."]]:
+    """Whether the user's functions are finite at the last sound point, on the samples of the iteration after it, those
+    at `place`."""
+    tickets = oracle.draw(loop.key, place[None], fed)
+    batch = oracle.fetch(jax.tree.map(lambda ticket: ticket[0], tickets))
+    point = method.answer(oracle, loop.state, loop.iteration.astype(oracle.dtype)).point
+    return _finite_functions(oracle, point, batch)
+
+
+def _all_finite(tree: PyTree) -> Bool[Array, ""]:
+    floats = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    return jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in floats]).all()

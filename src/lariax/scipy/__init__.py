@@ -1,0 +1,5 @@
+"""A front end for problems said in SciPy's words."""
+
+from lariax.scipy._minimize import minimize
+
+__all__ = ["minimize"]

@@ -1,0 +1,60 @@
+"""Options as they are written at the keyboard: names, and values."""
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def did_you_mean(name: Any, known: Iterable[str], most: int = 1, cutoff: float = 0.6) -> str:
+    """A sentence with the known names that are close to one that is not, and a space after it; empty if none is."""
+    close = difflib.get_close_matches(str(name), list(known), n=most, cutoff=cutoff)
+    return f"Did you mean {' or '.join(map(repr, close))}? " if close else ""
+
+
+def explains_options(function: Callable[P, R]) -> Callable[P, R]:
+    """Say what was meant when an option is misspelt."""
+    options = list(inspect.signature(function).parameters)
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name in kwargs:
+            if name not in options:
+                hint = did_you_mean(name, options)
+                raise TypeError(f"{function.__name__} has no option {name!r}. {hint}It takes {', '.join(options)}.")
+        return function(*args, **kwargs)
+
+    return checked
+
+
+def is_number(value: Any, kind: type = float) -> bool:
+    """Whether it is a number of Python or NumPy, and no truth value."""
+    kinds = (int, np.integer) if kind is int else (int, float, np.integer, np.floating)
+    return isinstance(value, kinds) and not isinstance(value, bool)
+
+
+def check_count(name: str, value: Any, least: int = 1, below: int | None = None) -> None:
+    """Refuse what is no whole number from `least` on."""
+    if is_number(value, int) and value >= least and (below is None or value < below):
+        return
+    kind = "a positive integer" if least == 1 else f"a whole number of at least {least}"
+    limit = "" if below is None else f" below {below}" if below < 1000 else f" below 2^{below.bit_length()}"
+    raise ValueError(f"{name} must be {kind}{limit}, found {value!r}.")
+
+
+def check_confidence(value: Any) -> None:
+    if not (is_number(value) and 0.5 <= value < 1):
+        raise ValueError(f"confidence must be at least 0.5 and below 1, found {value!r}.")
+
+
+def check_among(name: str, value: Any, known: Iterable[str]) -> None:
+    """Refuse what is none of the known words."""
+    words = list(known)
+    if not (isinstance(value, str) and value in words):
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, words))}, found {value!r}.")
