@@ -141,7 +141,7 @@ def test_the_coupling_ends_with_a_multiplier():
 
 def test_a_row_whose_gradient_vanishes_keeps_a_length():
     """Penalty and multipliers are measured by it: 1 / ||J||^2 would run away. It is forgotten by and by."""
-    loaded = load([0.0, 0.0, 0.0], [0.0, 0.0, 0.0], inequality=[False] * 3)
+    loaded = inputs([0.0, 0.0, 0.0], [0.0, 0.0, 0.0], inequality=[False] * 3)
     before, vanished = shaped(loaded), JACOBIAN * [[1e-9], [1.0], [1.0]]
     after = whitened(np, vanished, NOTHING, NOTHING, loaded, before)
     assert after.gram[0, 0] == pytest.approx(0.8 * SLOPE_SHARE**2)
