@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Key
 from scipy.optimize import nnls
 
+from lariax.loop._unbounded import falls_without_end
 from lariax.methods import Diagnosis
 from lariax.oracle import Batch, Look, Oracle, Vector
 
@@ -75,7 +76,7 @@ def judged(oracle: Oracle, known: Diagnosis, x: Any, violations: np.ndarray, key
     plain = replace(oracle, scaling=scales, has_slacks=False, copies=1)
     fresh = _Fresh(plain, key)
     away = float(jnp.linalg.norm(point / scales))
-    if away > FAR and _falls_without_end(fresh, point / scales, strict=away < LOST):
+    if away > FAR and falls_without_end(fresh.oracle, point / scales, fresh.half(0), fresh.half(1), strict=away < LOST):
         return Verdict("unbounded", draws=fresh.draws)
     if not away < LOST:
         return Verdict("stalled", ("x has run away.",), fresh.draws)
@@ -273,29 +274,6 @@ def _has_gradient(oracle: Oracle, looks: list[Look]) -> Bool[Array, " blocks"]:
     except (TypeError, ValueError, NotImplementedError):  # a backward pass that JAX cannot differentiate
         return jnp.ones(len(oracle.blocks), bool)
     return jnp.zeros(len(oracle.blocks), bool).at[oracle.layout.owners].max(rows)
-
-
-def _falls_without_end(fresh: _Fresh, z: Vector, strict: bool) -> bool:
-    """Whether from z on outwards the objective falls as fast as a line, and (strict) constraints hold as at z."""
-    batch, points = fresh.half(0), [z * 2.0**i for i in range(14)]
-    values = np.array([_values(fresh.oracle, point, batch) for point in points], float)
-    objective, violation, outside = values[np.isfinite(values).all(axis=1)].T
-    falls = np.diff(objective)
-    return bool(
-        len(falls) > 1
-        and np.all(falls < 0)
-        and np.all(falls[1:] < 1.5 * falls[:-1])
-        and (not strict or np.all(violation <= 1.1 * violation[0] + 1e-3 * np.linalg.norm(z)))
-        and np.all(outside < 1e-3)
-    )
-
-
-@eqx.filter_jit
-def _values(oracle: Oracle, z: Vector, batch: Batch) -> Float[Array, "3"]:
-    """Objective, violation, and how far outside of the set z is, as a part of its length."""
-    residuals = oracle.join(oracle.residuals(z, batch))
-    outside = jnp.linalg.norm(oracle.prox(z, 0.0) - z) / jnp.linalg.norm(z)
-    return jnp.stack([oracle.objective(z, batch), oracle.violation(residuals, z), outside])
 
 
 def _listed(names: list[str]) -> str:
