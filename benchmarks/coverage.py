@@ -25,7 +25,8 @@ import numpy as np
 import lariax as lx
 from benchmarks._results import write
 from lariax.certificate import SequentialTest, _samples
-from lariax.certificate import _judge as inside
+from lariax.certificate import _estimates as inside
+from lariax.certificate._draws import SampledPoint
 from lariax.certificate._sizes import sizes_at
 
 D = 12
@@ -162,16 +163,18 @@ def _repeat(problem: lx.Problem, x: Any, given: Any, keys: Any, draws: int, at: 
     """Multipliers and findings of a certificate, once for each key. Half of the draws are for the multipliers."""
 
     def one(key):
-        case = _samples.case_of(problem, x, draws, key, fits=True)
-        parts, first, second = (case.oracle, case.feeds, x), case.half(False), case.half(True)
+        case = _samples.samples_for(problem, x, draws, key, fits=True)
+        first, second = (
+            SampledPoint(case.oracle, case.feeds, x, key, plan) for plan in (case.half(False), case.half(True))
+        )
 
-        def sizes(y, plan):
-            return sizes_at(*parts, y, jnp.abs(x), key, plan)
+        def sizes(y, point):
+            return sizes_at(point, y, jnp.abs(x))
 
-        fit = inside.fit(*parts, sizes(jnp.zeros(1), first).rows, key, first)
+        fit = inside.fit(first, sizes(jnp.zeros(1), first).rows)
         y = jnp.where(jnp.isnan(given), fit.multipliers, given)
         fit = fit._replace(face=jnp.where(jnp.isnan(given), fit.face, 0))  # of what is given nothing can be taken away
-        return y, inside.judge(*parts, y, sizes(y, second), key, second, at, fit)
+        return y, inside.estimate(second, y, sizes(y, second), at, fit)
 
     return jax.lax.map(one, keys)
 
@@ -191,7 +194,7 @@ def repeat(case: Case, repetitions: int, draws: int, confidence: float = 0.95, s
     keys = jax.random.split(jax.random.key(seed), repetitions)
     x = jnp.asarray(case.x, float)
     problem = problem_of(case)
-    samples = _samples.case_of(problem, x, 2 * draws, keys[0], fits=True)
+    samples = _samples.samples_for(problem, x, 2 * draws, keys[0], fits=True)
     batches = samples.half(True).batches
     at = inside.levels_for(samples.oracle, batches, 2 * batches, confidence)
     y, found = _repeat(problem, x, jnp.asarray(float(case.given)), keys, 2 * draws, at)
@@ -206,10 +209,10 @@ def repeat(case: Case, repetitions: int, draws: int, confidence: float = 0.95, s
         "q": np.full(repetitions, residual),
     }
     bounds = {
-        "stationarity": _absolute(found.lengths.stationarity),
+        "stationarity": _absolute(found.measures.stationarity),
         "natural residual": found.natural_residual,
-        "feasibility": _absolute(found.lengths.feasibility),
-        "complementarity": _absolute(found.lengths.complementarity),
+        "feasibility": _absolute(found.measures.feasibility),
+        "complementarity": _absolute(found.measures.complementarity),
         "q": jax.tree.map(lambda each: each[:, 0], found.residuals),
     }
     rounding = 1e-9
@@ -359,16 +362,17 @@ def memory(side: int = 1000) -> list[str]:
             constraints={"norm": lx.AtMost(lambda x: x @ x, 1.0, samples=None)},
             **options,
         )
-        case = _samples.case_of(problem, x, 10_000, key, fits=True)
-        parts, plan, y = (case.oracle, case.feeds, x), case.half(True), jnp.zeros(1, jnp.float32)
+        case = _samples.samples_for(problem, x, 10_000, key, fits=True)
+        plan, y = case.half(True), jnp.zeros(1, jnp.float32)
+        point = SampledPoint(case.oracle, case.feeds, x, key, plan)
         at = inside.levels_for(case.oracle, plan.batches, plan.batches, 0.95).lengths
-        draw = (inside.means_of, *parts, y, key, plan)
+        draw = (inside.means_of, point, y)
         shapes = eqx.filter_eval_shape(*draw).gradient
         spread = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         held = sum(leaf.nbytes for leaf in spread)
         copies = [
-            _bytes(inside.fit, *parts, y, key, plan),
-            _bytes(sizes_at, *parts, y, x, key, plan),
+            _bytes(inside.fit, point, y),
+            _bytes(sizes_at, point, y, x),
             _bytes(*draw),
             held + _bytes(inside.stationarity, case.oracle, spread, x, at, bool(options), x, x[None]),
         ]

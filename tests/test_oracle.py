@@ -152,7 +152,7 @@ class TestStructure:
         np.testing.assert_allclose(z, [1.0, 3.0, 1.0, 1.0, 0.0])  # slacks: 2 - 1; 1 - 0; 3 < 5 is violated
         residuals = oracle.join(oracle.residuals(z, batch))
         np.testing.assert_allclose(residuals, [0.0, 0.0, 2.0, 0.0])
-        values = oracle.named_values(residuals, z)
+        values = oracle.layout.named(oracle.values(residuals, z))
         np.testing.assert_allclose(values["upper"], 1.0)
         np.testing.assert_allclose(values["lower"], [1.0, 3.0])
         np.testing.assert_allclose(values["equal"], 3.0)

@@ -12,7 +12,8 @@ from rich.console import Console
 from scipy.optimize import lsq_linear, nnls
 
 import lariax as lx
-from lariax.certificate import _judge, _samples
+from lariax.certificate import _estimates, _samples
+from lariax.certificate._draws import SampledPoint
 from lariax.certificate._report import _holds
 
 RNG = np.random.default_rng(0)
@@ -376,24 +377,24 @@ def test_memory_is_a_few_copies_of_x():
         within=lx.sets.Box(-1.0, 1.0),
     )
     x, key = jnp.zeros(side * side, jnp.float32), jax.random.key(0)
-    case = _samples.case_of(problem, x, 10_000, key)
-    y, at = jnp.zeros(0, jnp.float32), _judge.levels_for(case.oracle, case.plan.batches, case.plan.batches, 0.95)
+    case = _samples.samples_for(problem, x, 10_000, key)
+    y, at = jnp.zeros(0, jnp.float32), _estimates.levels_for(case.oracle, case.plan.batches, case.plan.batches, 0.95)
 
     def copies(program, *arguments):
         memory = program.lower(*arguments).compile().compiled.memory_analysis()
         return (memory.temp_size_in_bytes + memory.output_size_in_bytes) / x.nbytes
 
-    draws = (_judge.means_of, case.oracle, case.feeds, x, y, key, case.plan)
+    draws = (_estimates.means_of, SampledPoint(case.oracle, case.feeds, x, key, case.plan), y)
     assert case.plan.count == 16
     assert copies(*draws) < 8
     shapes = eqx.filter_eval_shape(*draws).gradient
     spread = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     assert sum(leaf.nbytes for leaf in spread) < 4.6 * x.nbytes
-    assert copies(_judge.stationarity, case.oracle, spread, x, at.lengths, True, x, None) < 7
+    assert copies(_estimates.stationarity, case.oracle, spread, x, at.lengths, True, x, None) < 7
     wide = lx.Problem(
         lambda x, z: jnp.sum((x - z) ** 2), samples=lx.Distribution(lambda key: x + jax.random.uniform(key))
     )
-    assert _samples.case_of(wide, x, 10_000, key).plan.count == 1
+    assert _samples.samples_for(wide, x, 10_000, key).plan.count == 1
 
 
 def test_single_precision_stays_single_where_double_is_on():

@@ -9,7 +9,7 @@ from scipy import stats
 
 from lariax.certificate import SequentialTest, _spread
 from lariax.certificate._interval import Level, length_interval, level, mean_intervals
-from lariax.certificate._spread import Spread
+from lariax.certificate._spread import BatchMeans
 
 K = 16
 
@@ -32,7 +32,9 @@ def positive(r):
     return jnp.maximum(r, 0)
 
 
-interval_of = eqx.filter_jit(lambda b, residual, at, *, kinks: length_interval(Spread.of(b), residual, at, kinks=kinks))
+interval_of = eqx.filter_jit(
+    lambda b, residual, at, *, kinks: length_interval(BatchMeans.of(b), residual, at, kinks=kinks)
+)
 
 
 def test_one_entry_far_from_zero_is_students_interval():
@@ -48,7 +50,7 @@ def test_one_entry_far_from_zero_is_students_interval():
 
 def test_contrasts_say_what_deviations_do():
     b = means(np.linspace(-2.0, 3.0, 7), 1.0)
-    spread, deviations = Spread.of(b), b - jnp.mean(b, axis=0)
+    spread, deviations = BatchMeans.of(b), b - jnp.mean(b, axis=0)
     np.testing.assert_allclose(spread.mean, jnp.mean(b, axis=0), rtol=1e-12)
     np.testing.assert_allclose(spread.mixing @ spread.contrasts, deviations, atol=1e-12)
     weights = jnp.linspace(-1.0, 2.0, K)
@@ -57,7 +59,7 @@ def test_contrasts_say_what_deviations_do():
 
 @jax.jit
 def short_interval_of(b, at):
-    spread = Spread.of(b)
+    spread = BatchMeans.of(b)
     assert spread.is_short
     return length_interval(spread, positive, at, kinks=True)
 

@@ -1,5 +1,6 @@
 """The certificate of a torch model is the core's, from means that torch computes."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -168,3 +169,23 @@ def test_values_are_judged_on_all_rows():
         return float(report.high - report.low)
 
     assert width(None) < 1.15 * width({"sum": 0.9, "low": 0.1})
+
+
+def test_a_second_call_compiles_nothing(caplog):
+    model = torch.nn.Linear(3, 1)  # of a size that no other test has compiled for
+    rows = torch.randn(48, 3, generator=torch.Generator().manual_seed(0))
+
+    def compiled():
+        caplog.clear()
+        with jax.log_compiles():
+            lt.certify(model, closure, [rows[i : i + 3] for i in range(0, 48, 3)], {"mean": lt.AtMost(0.1)})
+        return [record for record in caplog.records if "Compiling" in record.getMessage()]
+
+    def closure(z):
+        values = model(z).squeeze(1)
+        return values**2, {"mean": values}
+
+    assert compiled()
+    with torch.no_grad():
+        model.bias += 0.1
+    assert not compiled()

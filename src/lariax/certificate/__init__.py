@@ -1,8 +1,12 @@
 """The only judge of a point: intervals for stationarity, feasibility, complementarity, and the stopping test."""
 
 from lariax.certificate._certificate import COLOURS, HOLDS, SAYS, Certificate, ConstraintReport, Interval, Relative
-from lariax.certificate._certify import Judged, certify, certify_run
-from lariax.certificate._elsewhere import Court
+from lariax.certificate._certifier import AbstractCertifier, Judged
+from lariax.certificate._certify import certify, certify_run
+from lariax.certificate._draws import BatchPlan, Means
+from lariax.certificate._estimates import Estimates, Levels, estimates_from_means, fit_from_means
+from lariax.certificate._multipliers import Fit, forms_jacobian
+from lariax.certificate._report import Scope
 from lariax.certificate._samples import DRAWS, draws_for_run
 from lariax.certificate._sequential import SequentialTest
 from lariax.certificate._tolerance import RelativeTolerance, Tolerance
@@ -12,16 +16,25 @@ __all__ = [
     "DRAWS",
     "HOLDS",
     "SAYS",
+    "AbstractCertifier",
+    "BatchPlan",
     "Certificate",
     "ConstraintReport",
-    "Court",
+    "Estimates",
+    "Fit",
     "Interval",
     "Judged",
+    "Levels",
+    "Means",
     "Relative",
     "RelativeTolerance",
+    "Scope",
     "SequentialTest",
     "Tolerance",
     "certify",
     "certify_run",
     "draws_for_run",
+    "estimates_from_means",
+    "fit_from_means",
+    "forms_jacobian",
 ]

@@ -2,8 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,21 +10,20 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, PyTree
 
 from lariax.certificate._certificate import Certificate
-from lariax.certificate._cone import Face
-from lariax.certificate._draws import Plan
-from lariax.certificate._judge import Multipliers, fit, judge, levels_for
+from lariax.certificate._certifier import AbstractCertifier, Judged
+from lariax.certificate._draws import BatchPlan, SampledPoint
+from lariax.certificate._estimates import Estimates, Levels, Multipliers, estimate
+from lariax.certificate._estimates import fit as fit_on_samples
 from lariax.certificate._multipliers import Fit
-from lariax.certificate._report import Ask, given, worded
-from lariax.certificate._samples import DRAWS, Case, case_of, not_held_out
-from lariax.certificate._sizes import Sizes, sizes_at
-from lariax.certificate._tolerance import RelativeTolerance, Tolerance, better, refutes
+from lariax.certificate._samples import DRAWS, Samples, not_held_out, samples_for
+from lariax.certificate._sizes import Magnitudes, sizes_at
+from lariax.certificate._tolerance import RelativeTolerance, Tolerance
 from lariax.oracle import as_arrays
 from lariax.problem import Problem, as_key
 from lariax.utils import check_among, check_confidence
 
 ON = ("samples", "heldout")
-SHARE = 0.5  # of what may go wrong, for a run's own multipliers; the rest is for fitted ones
-_JUDGE = 1  # a stream of random numbers
+_PASSES = 1  # a stream of random numbers
 
 
 def certify(
@@ -76,18 +74,17 @@ def certify(
     """
     _check(problem, draws, confidence, on)
     fits = multipliers is None and bool(problem.constraints)
-    hearing = _Hearing(problem, x, draws, confidence, seed, tolerance, fits)
-    if not fits:
-        own = {} if multipliers is None else multipliers
-        return hearing.beside(hearing.of_given(own)) if on == "samples" else hearing.heldout_of_given(own)
-    return hearing.beside(hearing.of_fitted()) if on == "samples" else hearing.heldout_of_fitted()
-
-
-class Judged(NamedTuple):
-    """A certificate, and how often every sample was looked at for it."""
-
-    certificate: Certificate
-    passes: int
+    point = _Point(problem, x, draws, confidence, seed, tolerance)
+    own = {} if multipliers is None else multipliers
+    if on == "heldout":
+        if not fits:
+            return point.on("heldout").of_given(own)
+        samples = point.on("samples", fits)
+        fit = samples.fit(whole=True)
+        certificate = point.on("heldout").of_fit(fit._replace(seen=None))
+        return dataclasses.replace(certificate, draws=certificate.draws + samples.samples.draws(samples.samples.plan))
+    samples = point.on("samples", fits)
+    return point.beside(samples.of_fit(samples.fitted) if fits else samples.of_given(own), own, samples)
 
 
 def certify_run(
@@ -99,21 +96,12 @@ def certify_run(
     seed: Any = 0,
     tolerance: Tolerance | None = None,
 ) -> Judged:
-    """The certificate of a run: with its own multipliers, unless they are refuted and fitted ones are clearly better.
-
-    Two sets of multipliers are two chances to be wrong, so each has half of 1 - confidence to itself: whichever is
-    shown, its intervals hold. What does not depend on multipliers is not touched by that.
-    """
+    """The certificate of a run, with its own multipliers or with fitted ones: `AbstractCertifier.of_run`."""
     _check(problem, draws, confidence, "samples")
-    hearing = _Hearing(problem, x, draws, confidence, seed, tolerance)
-    if not hearing.can_fit:
-        return Judged(hearing.beside(hearing.of_given(multipliers)), 1)
-    own = hearing.of_given(multipliers, SHARE)
-    if not refutes(own.certificate, hearing.tolerance):
-        return Judged(hearing.beside(own), 1)
-    other = hearing.of_fitted(1 - SHARE)
-    chosen = better(own.certificate, other.certificate, hearing.tolerance)
-    return Judged(hearing.beside(own if chosen is own.certificate else other), 2)
+    point = _Point(problem, x, draws, confidence, seed, tolerance)
+    samples = point.on("samples")
+    certificate, passes = samples.of_run(multipliers)
+    return Judged(point.beside(certificate, multipliers, samples), passes)
 
 
 def _check(problem: Any, draws: Any, confidence: Any, on: Any) -> None:
@@ -127,17 +115,8 @@ def _check(problem: Any, draws: Any, confidence: Any, on: Any) -> None:
         raise ValueError('on="heldout" needs a problem with heldout=, found none. Give lx.Problem a source for it.')
 
 
-class _Finding(NamedTuple):
-    """A certificate on samples, and what one beside it on held-out rows needs to know."""
-
-    certificate: Certificate
-    multipliers: Multipliers
-    notes: tuple[str, ...]
-    face: Face | None
-
-
-class _Hearing:
-    """One point of one problem, and the samples that it is judged by."""
+class _Point:
+    """What is asked of one point."""
 
     def __init__(
         self,
@@ -147,95 +126,63 @@ class _Hearing:
         confidence: float,
         seed: Any,
         tolerance: Tolerance | None,
-        fits: bool = False,
     ) -> None:
-        self._problem, self._draws, self._confidence, self._fits = problem, draws, confidence, fits
-        self._point, self._key = as_arrays(problem, x, "x"), as_key(seed)
-        precision = float(jnp.finfo(jnp.result_type(*jax.tree.leaves(self._point))).eps ** 0.5)
-        self.tolerance: Tolerance = precision if tolerance is None else tolerance
-        self._ask = Ask(
-            confidence, precision if isinstance(self.tolerance, RelativeTolerance) else float(self.tolerance)
-        )
+        self._problem, self._draws, self._confidence, self._tolerance = problem, draws, confidence, tolerance
+        self._x, self._key = as_arrays(problem, x, "x"), as_key(seed)
+
+    def on(self, which: str, fits: bool = False) -> "_Certifier":
+        """Judged on samples, or on held-out rows; `fits`: half of them are for multipliers."""
+        samples = samples_for(self._problem, self._x, self._draws, self._key, which, fits)
+        z = samples.oracle.coordinates.ravel(self._x)
+        notes = not_held_out(self._problem) if which == "heldout" else ()
+        return _Certifier(samples, z, self._key, self._confidence, self._tolerance, notes)
+
+    def beside(
+        self, certificate: Certificate, given: Mapping[str, ArrayLike], samples: AbstractCertifier
+    ) -> Certificate:
+        """With the same multipliers on held-out rows beside it, if there are any."""
+        if not self._problem.has_heldout:
+            return certificate
+        heldout = self.on("heldout")
+        fitted = certificate.fitted
+        other = heldout.of_fit(samples.fitted._replace(seen=None)) if fitted else heldout.of_given(given)
+        return dataclasses.replace(certificate, heldout=other)
+
+
+class _Certifier(AbstractCertifier):
+    """By passes of the oracle, all over the same samples."""
+
+    def __init__(
+        self,
+        samples: Samples,
+        z: Array,
+        key: Array,
+        confidence: float,
+        tolerance: Tolerance | None,
+        notes: tuple[str, ...],
+    ) -> None:
+        super().__init__(samples.oracle, z, samples.scope, confidence, tolerance, notes)
+        self.samples, self._key = samples, jax.random.fold_in(key, _PASSES)
 
     @property
     def can_fit(self) -> bool:
-        """Whether there is a choice of multipliers."""
-        return bool(self._problem.constraints) and self._samples.has_halves
+        return bool(self.structure.rows) and self.samples.has_halves
 
-    # --- on samples, with held-out rows beside them
+    def fit(self, whole: bool = False) -> Fit:
+        """On the first half of the samples, or on the whole of them."""
+        point = self._sampled(self.samples.plan if whole else self.samples.half(False))
+        return fit_on_samples(point, self._sizes(point, jnp.zeros_like(self.structure.bounds)).rows)
 
-    def of_given(self, multipliers: Mapping[str, ArrayLike], share: float = 1.0) -> _Finding:
-        case = self._samples
-        y, notes = given(case.oracle, multipliers)
-        return _Finding(self._judged(case, case.plan, y, notes, share), y, notes, None)
+    def estimate(self, y: Multipliers, share: float, fit: Fit | None) -> tuple[Estimates, Levels, BatchPlan, int]:
+        samples = self.samples
+        plan = samples.plan if fit is None or fit.seen is None else samples.half(True)
+        point, at = self._sampled(plan), self.levels(plan.batches, share, fit)
+        found = estimate(point, y, self._sizes(point, y), at, fit)
+        return found, at, plan, samples.draws(plan) * (2 if self.earlier(fit) else 1)
 
-    def of_fitted(self, share: float = 1.0) -> _Finding:
-        case = self._samples
-        found = self._fit(case, case.half(False))
-        y = found.multipliers
-        return _Finding(self._judged(case, case.half(True), y, (), share, found), y, (), found.face)
+    def _sampled(self, plan: BatchPlan) -> SampledPoint:
+        return SampledPoint(self.samples.oracle, self.samples.feeds, self.z, self._key, plan)
 
-    def beside(self, finding: _Finding) -> Certificate:
-        """With the same multipliers on held-out rows beside it, if there are any."""
-        certificate, y, notes, face = finding
-        if not self._problem.has_heldout:
-            return certificate
-        return dataclasses.replace(certificate, heldout=self._on_heldout(y, notes, face, certificate.fitted))
-
-    # --- on held-out rows alone
-
-    def heldout_of_given(self, multipliers: Mapping[str, ArrayLike]) -> Certificate:
-        y, notes = given(self._heldout.oracle, multipliers)
-        return self._on_heldout(y, notes, None, fitted=False)
-
-    def heldout_of_fitted(self) -> Certificate:
-        case = self._samples
-        found = self._fit(case, case.plan)
-        certificate = self._on_heldout(found.multipliers, (), found.face, fitted=True)
-        return dataclasses.replace(certificate, draws=certificate.draws + case.draws(case.plan))
-
-    def _on_heldout(self, y: Multipliers, notes: tuple[str, ...], face: Face | None, fitted: bool) -> Certificate:
-        case = self._heldout
-        found = Fit(y, face, None) if fitted else None
-        return self._judged(case, case.plan, y, notes + not_held_out(self._problem), 1.0, found)
-
-    # --- what both are made of
-
-    @cached_property
-    def _samples(self) -> Case:
-        return case_of(self._problem, self._point, self._draws, self._key, "samples", self._fits)
-
-    @cached_property
-    def _heldout(self) -> Case:
-        return case_of(self._problem, self._point, self._draws, self._key, "heldout")
-
-    def _fit(self, case: Case, plan: Plan) -> Fit:
-        z, key = self._place(case)
-        none = jnp.zeros(case.oracle.rows, case.oracle.dtype)
-        return fit(case.oracle, case.feeds, z, self._sizes(case, plan, none).rows, key, plan)
-
-    def _judged(
-        self,
-        case: Case,
-        plan: Plan,
-        y: Multipliers,
-        notes: tuple[str, ...],
-        share: float,
-        fitted: Fit | None = None,
-    ) -> Certificate:
-        z, key = self._place(case)
-        before = 0 if fitted is None or fitted.seen is None or case.exact else fitted.seen.objective.shape[0]
-        at = levels_for(case.oracle, plan.batches, before + plan.batches, self._confidence, share)
-        found = judge(case.oracle, case.feeds, z, y, self._sizes(case, plan, y), key, plan, at, fitted)
-        spent = case.draws(plan) * (2 if before else 1)
-        return worded(case, found, y, at, self._ask, notes, fitted is not None, spent, plan)
-
-    def _place(self, case: Case) -> tuple[Array, Array]:
-        """The point as a vector, and the random numbers: every pass over the same samples has the same ones."""
-        return case.oracle.coordinates.ravel(self._point), jax.random.fold_in(self._key, _JUDGE)
-
-    def _sizes(self, case: Case, plan: Plan, y: Multipliers) -> Sizes:
-        z, key = self._place(case)
+    def _sizes(self, point: SampledPoint, y: Multipliers) -> Magnitudes:
         least = self.tolerance.lengths if isinstance(self.tolerance, RelativeTolerance) else 0.0
-        lengths = jnp.maximum(jnp.abs(z), jnp.asarray(least, z.dtype))
-        return sizes_at(case.oracle, case.feeds, z, y, lengths, key, plan)
+        return sizes_at(point, y, jnp.maximum(jnp.abs(self.z), jnp.asarray(least, self.z.dtype)))

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, Key, PyTree
 
-from lariax.certificate._spread import Spread, is_large
+from lariax.certificate._spread import BatchMeans, is_large
 from lariax.oracle import Batch, Look, Oracle, Rows, Vector
 from lariax.problem import AbstractSource
 
@@ -34,7 +34,14 @@ class AbstractFeed(eqx.Module):
         """What each counts for in the mean over a batch of `steps` steps."""
 
 
-class Fresh(AbstractFeed):
+class AbstractSample(AbstractFeed):
+    """Samples that all count for the same."""
+
+    def weights(self, step: Int[Array, ""], count: int, steps: Float[Array, ""]) -> Float[Array, " count"]:
+        return jnp.full(count, 1 / (count * steps))
+
+
+class Fresh(AbstractSample):
     """Samples drawn anew, independent of each other."""
 
     source: AbstractSource
@@ -43,11 +50,8 @@ class Fresh(AbstractFeed):
         tickets = self.source.draw(key, step[None], count)
         return self.source.fetch(jax.tree.map(lambda ticket: ticket[0], tickets))
 
-    def weights(self, step: Int[Array, ""], count: int, steps: Float[Array, ""]) -> Float[Array, " count"]:
-        return jnp.full(count, 1 / (count * steps))
 
-
-class WithReplacement(AbstractFeed):
+class WithReplacement(AbstractSample):
     """Rows of a data set, each step independent of the others."""
 
     source: AbstractSource
@@ -56,11 +60,8 @@ class WithReplacement(AbstractFeed):
     def take(self, key: Key[Array, ""], step: Int[Array, ""], count: int) -> PyTree:
         return self.source.fetch(jax.random.randint(jax.random.fold_in(key, step), (count,), 0, self.rows))
 
-    def weights(self, step: Int[Array, ""], count: int, steps: Float[Array, ""]) -> Float[Array, " count"]:
-        return jnp.full(count, 1 / (count * steps))
 
-
-class InOrder(AbstractFeed):
+class InOrder(AbstractSample):
     """Given rows, each once: a sample in its own right."""
 
     source: AbstractSource
@@ -68,9 +69,6 @@ class InOrder(AbstractFeed):
 
     def take(self, key: Key[Array, ""], step: Int[Array, ""], count: int) -> PyTree:
         return self.source.fetch(jax.lax.dynamic_slice(self.order, (step * count,), (count,)))
-
-    def weights(self, step: Int[Array, ""], count: int, steps: Float[Array, ""]) -> Float[Array, " count"]:
-        return jnp.full(count, 1 / (count * steps))
 
 
 class AllRows(AbstractFeed):
@@ -89,7 +87,7 @@ class AllRows(AbstractFeed):
 Feeds = tuple[AbstractFeed | None, ...]
 
 
-class Plan(eqx.Module):
+class BatchPlan(eqx.Module):
     """How many samples of each source, cut into batches whose means are kept, and steps that fit in memory.
 
     Only the sizes of arrays are part of the compiled code: more steps, and so more draws, do not compile again.
@@ -106,14 +104,14 @@ class Plan(eqx.Module):
     def samples(self) -> Int[np.ndarray, ""]:
         return self.batches * self.steps * self.count
 
-    def half(self, second: bool, dimension: int) -> "Plan":
+    def half(self, second: bool, dimension: int) -> "BatchPlan":
         """The first or the second half of the steps, in batches of their own; of all rows, all of them."""
         if self.batches == 1:
             return self
         steps = int(self.batches * self.steps) // 2
         batches = _batches(steps, dimension)
         first = int(self.first) + (steps if second else 0)
-        return Plan(batches, self.count, np.asarray(steps // batches, np.int32), np.asarray(first, np.int32))
+        return BatchPlan(batches, self.count, np.asarray(steps // batches, np.int32), np.asarray(first, np.int32))
 
 
 def _batches(steps: int, dimension: int) -> int:
@@ -121,18 +119,18 @@ def _batches(steps: int, dimension: int) -> int:
     return int(np.clip(BATCH_ENTRIES // dimension, FEWEST_BATCHES, max(FEWEST_BATCHES, min(MOST_BATCHES, steps))))
 
 
-def plan_for(samples: int, dimension: int, together: int) -> Plan:
+def plan_for(samples: int, dimension: int, together: int) -> BatchPlan:
     """At most `samples`, and nearly as many, in steps so short that little is lost when they are cut into batches."""
     batches = _batches(samples, dimension)
     each = samples // batches
     count = max(size for size in (1, 4, 16, 64, LARGEST_STEP) if size <= max(1, min(together, each // 16)))
-    return Plan(batches, count, np.asarray(each // count, np.int32))
+    return BatchPlan(batches, count, np.asarray(each // count, np.int32))
 
 
-def plan_for_all(rows: int, together: int) -> Plan:
+def plan_for_all(rows: int, together: int) -> BatchPlan:
     """One batch of everything."""
     count = min(rows, together)
-    return Plan(1, count, np.asarray(-(-rows // count), np.int32))
+    return BatchPlan(1, count, np.asarray(-(-rows // count), np.int32))
 
 
 def most_together(oracle: Oracle, x: PyTree, samples: tuple[PyTree | None, ...]) -> int:
@@ -161,7 +159,7 @@ class Means(NamedTuple):
 
     objective: Float[Array, " k"]
     residuals: Float[Array, "k m"]
-    gradient: PyTree  # a Spread over the batches, or the mean over all of them
+    gradient: PyTree  # a BatchMeans over the batches, or the mean over all of them
 
 
 class View(NamedTuple):
@@ -190,38 +188,49 @@ def batch_of(feeds: Feeds, key: Key[Array, ""], step: Int[Array, ""], count: int
 
 def shares(
     oracle: Oracle, feeds: Feeds, step: Int[Array, ""], count: int, steps: ArrayLike
-) -> tuple[Float[Array, " n"], tuple[Float[Array, "n 1"], ...]]:
-    """The share of each sample in the batch mean: of the objective, and of each constraint."""
+) -> tuple[Float[Array, " n"], Rows]:
+    """The share of each sample in the batch mean: of the objective, and of the constraints on each source."""
     steps = jnp.asarray(steps, oracle.dtype)
     by_source = [
         jnp.full(1, 1 / steps, oracle.dtype) if feed is None else feed.weights(step, count, steps).astype(oracle.dtype)
         for feed in feeds
     ]
     certain = jnp.full((1, 1), 1 / steps, oracle.dtype)
-    return by_source[0], tuple(certain if b.source is None else by_source[b.source][:, None] for b in oracle.blocks)
+    rows = tuple(certain if source is None else by_source[source][:, None] for source in oracle.layout.sources)
+    return by_source[0], rows
 
 
-def batch_means(
-    oracle: Oracle,
-    feeds: Feeds,
-    z: Vector,
-    key: Key[Array, ""],
-    plan: Plan,
-    gradient: Callable[[View], PyTree],
-    *,
-    apart: bool,
-) -> Means:
+class SampledPoint(eqx.Module):
+    """A point, and the samples that are looked at there: the same ones in every pass."""
+
+    oracle: Oracle
+    feeds: Feeds
+    z: Vector
+    key: Key[Array, ""]
+    plan: BatchPlan
+
+    def batch(self, step: Int[Array, ""]) -> Batch:
+        return batch_of(self.feeds, self.key, step, self.plan.count)
+
+    def shares(self, step: Int[Array, ""], steps: ArrayLike) -> tuple[Float[Array, " n"], Rows]:
+        return shares(self.oracle, self.feeds, step, self.plan.count, steps)
+
+    def view(self, step: Int[Array, ""], steps: ArrayLike) -> View:
+        """One of `steps` steps of a mean."""
+        return View(self.oracle.look(self.z, self.batch(step)), *self.shares(step, steps))
+
+
+def batch_means(point: SampledPoint, gradient: Callable[[View], PyTree], *, apart: bool) -> Means:
     """One pass over the samples of a plan; `gradient` says what is to be pulled back from each step.
 
-    What is pulled back (a vector) is kept as a `Spread` over the batches, or (`apart=False`) as the mean over all.
+    What is pulled back (a vector) is kept as a `BatchMeans` over the batches, or (`apart=False`) as the mean over all.
     """
+    plan = point.plan
 
     def one_step(step: Int[Array, ""]) -> Means:
-        look = oracle.look(z, batch_of(feeds, key, step, plan.count))
-        objective, rows = shares(oracle, feeds, step, plan.count, plan.steps)
-        means = [jnp.sum(share * r, axis=0) for share, r in zip(rows, look.residuals, strict=True)]
-        residuals = jnp.concatenate(means) if means else jnp.zeros(0, oracle.dtype)
-        return Means(jnp.sum(objective * look.objective), residuals, gradient(View(look, objective, rows)))
+        view = point.view(step, plan.steps)
+        residuals = point.oracle.sum(view.rows, view.look.residuals)
+        return Means(jnp.sum(view.objective * view.look.objective), residuals, gradient(view))
 
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(one_step, jnp.int32(0)))
 
@@ -231,7 +240,7 @@ def batch_means(
 
         return jax.lax.fori_loop(0, plan.steps, add, nothing._replace(gradient=start))
 
-    def kept(spread: Spread, batch: Int[Array, ""]) -> tuple[Spread, Means]:
+    def kept(spread: BatchMeans, batch: Int[Array, ""]) -> tuple[BatchMeans, Means]:
         seen = one_batch(batch, nothing.gradient)
         return spread.plus(seen.gradient, batch), seen._replace(gradient=None)
 
@@ -244,7 +253,7 @@ def batch_means(
         total, seen = jax.lax.scan(summed, nothing.gradient, numbers)
         return seen._replace(gradient=jax.tree.map(lambda sum_: sum_ / plan.batches, total))
     if is_large(plan.batches, nothing.gradient.size):
-        spread, seen = jax.lax.scan(kept, Spread.room(plan.batches, nothing.gradient), numbers)
+        spread, seen = jax.lax.scan(kept, BatchMeans.room(plan.batches, nothing.gradient), numbers)
         return seen._replace(gradient=spread)
     seen = jax.lax.map(lambda batch: one_batch(batch, nothing.gradient), numbers)
-    return seen._replace(gradient=Spread.of(seen.gradient))
+    return seen._replace(gradient=BatchMeans.of(seen.gradient))

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 from scipy import stats
 
-from lariax.certificate._spread import Spread, Vector
+from lariax.certificate._spread import BatchMeans, Vector
 
 REPLICATES = 2048  # sign flips behind each quantile, half of them the others the other way
 FALSE_ALARM = 2e-3  # of the test for heavy tails, when the batch means are normal
@@ -26,7 +26,7 @@ def _margin(batches: int) -> float:
     return 1.02 * (1 + 1.5 / batches)
 
 
-class Bounds(NamedTuple):
+class Intervals(NamedTuple):
     """An estimate, the ends of its interval, and whether the noise looked too heavy-tailed for its confidence."""
 
     estimate: Float[Array, "..."]
@@ -90,12 +90,12 @@ class Errors(NamedTuple):
     more: Float[Array, ""]  # or exceed it
 
 
-def length_interval(spread: Spread, residual: Callable[[Vector], Vector], at: Level, *, kinks: bool) -> Bounds:
+def length_interval(spread: BatchMeans, residual: Callable[[Vector], Vector], at: Level, *, kinks: bool) -> Intervals:
     """The interval for || R(mu) ||, from k independent batch means of mu; a single one is exact."""
     return interval(errors(spread, residual, at, kinks=kinks), at)
 
 
-def errors(spread: Spread, residual: Callable[[Vector], Vector], at: Level, *, kinks: bool) -> Errors:
+def errors(spread: BatchMeans, residual: Callable[[Vector], Vector], at: Level, *, kinks: bool) -> Errors:
     """What is seen of R at the mean; where it may bend within the error of the mean (`kinks`), by how much it does."""
     k, mean = spread.batches, spread.mean
     value, derivative = jax.linearize(residual, mean)
@@ -109,7 +109,7 @@ def errors(spread: Spread, residual: Callable[[Vector], Vector], at: Level, *, k
     return Errors(length, gram, jnp.where(jnp.max(jnp.abs(along)) > _rounding(spread), along, 0), less, more)
 
 
-def interval(seen: Errors, at: Level) -> Bounds:
+def interval(seen: Errors, at: Level) -> Intervals:
     """With e the error of the overall mean, u the direction of R there and R' its derivative,
 
         T = ||R||^2 - (its noise)  =  s^2 + 2 s A + B,     A = <u, R' e>,   B = ||R' e||^2 - (its mean)
@@ -121,7 +121,7 @@ def interval(seen: Errors, at: Level) -> Bounds:
     length, gram, along, less, more = seen
     k, dtype = gram.shape[0], length.dtype
     if k == 1:
-        return Bounds(length, length, length, jnp.asarray(False))
+        return Intervals(length, length, length, jnp.asarray(False))
     signs = _signs(k).astype(dtype)
     squared = length**2 - jnp.trace(gram) / (k * (k - 1))
     scale = at.stretch / float(np.sqrt(k * (k - 1)))
@@ -135,22 +135,22 @@ def interval(seen: Errors, at: Level) -> Bounds:
     low, high = jnp.sqrt(jnp.maximum(careful**2 - less, 0)), jnp.sqrt(high**2 + more)
     down, up, heavy = _tails(along, at)
     low, high = jnp.maximum(low - down, 0), high + up
-    return Bounds(jnp.clip(jnp.sqrt(jnp.maximum(squared, 0)), low, high), low, high, heavy)
+    return Intervals(jnp.clip(jnp.sqrt(jnp.maximum(squared, 0)), low, high), low, high, heavy)
 
 
-def mean_intervals(means: Float[Array, "k m"], at: Level) -> Bounds:
+def mean_intervals(means: Float[Array, "k m"], at: Level) -> Intervals:
     """An interval for each entry of the mean, by Student's distribution over the batches; a single batch is exact."""
     k = means.shape[0]
     mean = jnp.mean(means, axis=0)
     if k == 1:
-        return Bounds(mean, mean, mean, jnp.zeros(mean.shape, bool))
+        return Intervals(mean, mean, mean, jnp.zeros(mean.shape, bool))
     deviations = means - mean
     half = at.rows * jnp.sqrt(jnp.sum(deviations**2, axis=0) / (k * (k - 1)))
     down, up, heavy = jax.vmap(lambda column: _tails(column, at), in_axes=1)(deviations)
-    return Bounds(mean, mean - half - down, mean + half + up, heavy)
+    return Intervals(mean, mean - half - down, mean + half + up, heavy)
 
 
-def _rounding(spread: Spread) -> Float[Array, ""]:
+def _rounding(spread: BatchMeans) -> Float[Array, ""]:
     """Below which a deviation is none."""
     return 64 * jnp.finfo(spread.mean.dtype).eps * (jnp.max(jnp.abs(spread.mean)) + spread.largest)
 
@@ -180,7 +180,7 @@ def _pairs(gram: Float[Array, "k k"]) -> Float[Array, "k k"]:
 
 
 def _slope(
-    residual: Callable[[Vector], Vector], derivative: Callable[[Vector], Vector], spread: Spread
+    residual: Callable[[Vector], Vector], derivative: Callable[[Vector], Vector], spread: BatchMeans
 ) -> Callable[[Vector], Vector]:
     """R' of a deviation; where it is not finite (coinciding singular values), a secant as long as the error."""
     mean = spread.mean
@@ -196,7 +196,7 @@ def _slope(
 
 
 def _products(
-    spread: Spread, slope: Callable[[Vector], Vector], direction: Vector
+    spread: BatchMeans, slope: Callable[[Vector], Vector], direction: Vector
 ) -> tuple[Float[Array, "k k"], Float[Array, " k"]]:
     """The products of the deviations of R with each other, and with a direction; for large x without keeping them."""
     numbers = jnp.arange(spread.batches - 1)
@@ -220,7 +220,7 @@ def _bends(
     length: Float[Array, ""],
     gram: Float[Array, "k k"],
     along: Float[Array, " k"],
-    spread: Spread,
+    spread: BatchMeans,
     at: Level,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """By how much ||R||^2 falls short of its linearisation, or exceeds it, within the error of the mean."""

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Key
 
 from lariax.certificate._cone import Face, face_of, nearest_in_cone
-from lariax.certificate._draws import Feeds, Means, Plan, View, batch_means, batch_of, shares
-from lariax.oracle import Oracle, Vector
+from lariax.certificate._draws import Means, SampledPoint, View, batch_means
+from lariax.oracle import AbstractStructure, Oracle, Vector
 
 MOST_JACOBIAN_ROWS = 512
 MOST_JACOBIAN_ENTRIES = 2**22
@@ -31,26 +31,20 @@ class Fit(NamedTuple):
     seen: Means | None
 
 
-def forms_jacobian(oracle: Oracle) -> bool:
+def forms_jacobian(structure: AbstractStructure) -> bool:
     """Whether the mean Jacobian is held as an array."""
-    return oracle.rows <= MOST_JACOBIAN_ROWS and oracle.rows * oracle.dimension <= MOST_JACOBIAN_ENTRIES
+    rows = structure.rows
+    return rows <= MOST_JACOBIAN_ROWS and rows * structure.coordinates.size <= MOST_JACOBIAN_ENTRIES
 
 
-def fit_multipliers(
-    oracle: Oracle,
-    feeds: Feeds,
-    z: Vector,
-    key: Key[Array, ""],
-    plan: Plan,
-    residual: Callable[[Vector], Vector],
-    sizes: Multipliers,
-) -> Fit:
+def fit_multipliers(point: SampledPoint, residual: Callable[[Vector], Vector], sizes: Multipliers) -> Fit:
     """argmin over the allowed signs of  || R(grad f + J^T y) ||^2 / 2 + sum over inequalities of price_i y_i.
 
     A row that is clearly inactive has a price, and gets nothing where it is inactive by more than `NEAR` of its size.
     Where it is not too large the mean Jacobian is formed; otherwise J and J^T are products on at most `PRODUCT_SAMPLES`
     of the samples (deterministic constraints need none).
     """
+    oracle = point.oracle
     dense = forms_jacobian(oracle)
     none = oracle.split(jnp.zeros(oracle.rows, oracle.dtype))
     together = dense and oracle.rows <= SAMPLED_ROWS
@@ -58,21 +52,21 @@ def fit_multipliers(
     def gradient(view: View) -> tuple[Vector, Float[Array, "m d"] | None]:
         return view.pull(none), _rows_of(oracle, view) if together else None
 
-    means = batch_means(oracle, feeds, z, key, plan, gradient, apart=False)
+    means = batch_means(point, gradient, apart=False)
     slope, jacobian = means.gradient
     seen = means._replace(gradient=None)
     if dense:
         if jacobian is None:
-            jacobian = _sampled_jacobian(oracle, feeds, z, key, plan)
+            jacobian = _sampled_jacobian(point)
         return fit_dense(oracle, seen, slope, jacobian, residual, sizes)
-    products = _matrix_free(oracle, feeds, z, key, plan)
+    products = _matrix_free(point)
     near, may = _slacks(oracle, means.residuals, sizes)
     y = _by_products(oracle, slope, products, near, may, residual)
     return Fit(jnp.where(jnp.all(jnp.isfinite(y)), y, 0), None, seen)
 
 
 def fit_dense(
-    oracle: Oracle,
+    structure: AbstractStructure,
     seen: Means,
     slope: Vector,
     jacobian: Float[Array, "m d"],
@@ -80,25 +74,25 @@ def fit_dense(
     sizes: Multipliers,
 ) -> Fit:
     """The same from batch means of the residuals, the mean gradient of f and the mean Jacobian."""
-    near, may = _slacks(oracle, seen.residuals, sizes)
+    near, may = _slacks(structure, seen.residuals, sizes)
     lengths = jnp.sqrt(jnp.sum(jacobian**2, axis=1))
     may &= lengths > 0
     unit = jacobian / jnp.where(lengths > 0, lengths, 1)[:, None]
-    scaled = nearest_in_cone(slope, unit, near * _norm(residual(slope)), oracle.inequality, may, residual)
+    scaled = nearest_in_cone(slope, unit, near * _norm(residual(slope)), structure.inequality, may, residual)
     y = scaled / jnp.where(lengths > 0, lengths, 1)
     y = jnp.where(jnp.all(jnp.isfinite(y)), y, 0)
-    at_work = may & ((y > 0) | ~oracle.inequality)
+    at_work = may & ((y > 0) | ~structure.inequality)
     return Fit(y, face_of(slope + y @ jacobian, jnp.where(at_work[:, None], unit, 0), residual), seen)
 
 
 def _slacks(
-    oracle: Oracle, residuals: Float[Array, "k m"], sizes: Multipliers
+    structure: AbstractStructure, residuals: Float[Array, "k m"], sizes: Multipliers
 ) -> tuple[Multipliers, Bool[Array, " m"]]:
     """How far each inequality is surely inactive, in units of its size; and which rows may be active."""
     k = residuals.shape[0]
     mean = jnp.mean(residuals, axis=0)
     error = jnp.sqrt(jnp.sum((residuals - mean) ** 2, axis=0) / (k * max(k - 1, 1)))
-    slack = jnp.where(oracle.inequality, jnp.maximum(-mean - CLEARLY * error, 0), 0)
+    slack = jnp.where(structure.inequality, jnp.maximum(-mean - CLEARLY * error, 0), 0)
     near = slack / jnp.where(sizes > 0, sizes, 1)
     return near, near <= NEAR
 
@@ -116,9 +110,10 @@ def _rows_of(oracle: Oracle, view: View) -> Float[Array, "m d"]:
     return jax.lax.map(lambda y: view.pull(oracle.split(y), objective=0.0), identity, batch_size=ROWS_AT_ONCE)
 
 
-def _steps_of_products(oracle: Oracle, plan: Plan) -> ArrayLike:
+def _steps_of_products(point: SampledPoint) -> ArrayLike:
     """How many steps of the plan go into J: one, where nothing is random."""
-    if not oracle.has_random_constraints:
+    plan = point.plan
+    if not point.oracle.has_random_constraints:
         return 1
     most = plan.batches * plan.steps
     if plan.batches == 1:  # all rows of the data, whose shares add up over all steps alone
@@ -126,14 +121,12 @@ def _steps_of_products(oracle: Oracle, plan: Plan) -> ArrayLike:
     return jnp.minimum(most, -(-PRODUCT_SAMPLES // plan.count))
 
 
-def _sampled_jacobian(oracle: Oracle, feeds: Feeds, z: Vector, key: Key[Array, ""], plan: Plan) -> Float[Array, "m d"]:
+def _sampled_jacobian(point: SampledPoint) -> Float[Array, "m d"]:
     """The mean Jacobian over the first samples."""
-    count = _steps_of_products(oracle, plan)
+    oracle, count = point.oracle, _steps_of_products(point)
 
     def add(step: Array, total: Float[Array, "m d"]) -> Float[Array, "m d"]:
-        at = step + plan.first
-        look = oracle.look(z, batch_of(feeds, key, at, plan.count))
-        return total + _rows_of(oracle, View(look, *shares(oracle, feeds, at, plan.count, count)))
+        return total + _rows_of(oracle, point.view(step + point.plan.first, count))
 
     return jax.lax.fori_loop(0, count, add, jnp.zeros((oracle.rows, oracle.dimension), oracle.dtype))
 
@@ -143,15 +136,13 @@ class _Products(NamedTuple):
     backward: Callable[[Multipliers], Vector]  # J^T y
 
 
-def _matrix_free(oracle: Oracle, feeds: Feeds, z: Vector, key: Key[Array, ""], plan: Plan) -> _Products:
+def _matrix_free(point: SampledPoint) -> _Products:
     """J and J^T of the mean over the first samples, recomputed for each product."""
-    count = _steps_of_products(oracle, plan)
+    oracle, z, count = point.oracle, point.z, _steps_of_products(point)
 
-    def part(point: Vector, step: Array) -> Multipliers:
-        at = step + plan.first
-        _, rows = shares(oracle, feeds, at, plan.count, count)
-        seen = oracle.residuals(point, batch_of(feeds, key, at, plan.count))
-        return jnp.concatenate([jnp.sum(share * r, axis=0) for share, r in zip(rows, seen, strict=True)])
+    def part(place: Vector, step: Array) -> Multipliers:
+        at = step + point.plan.first
+        return oracle.sum(point.shares(at, count)[1], oracle.residuals(place, point.batch(at)))
 
     def total(one: Callable[[Array], Array], like: Array) -> Array:
         return jax.lax.fori_loop(0, count, lambda step, sum_: sum_ + one(step), jnp.zeros_like(like))

@@ -1,106 +1,89 @@
-"""From what was found to a certificate, and from the user's multipliers to those of the residuals."""
+"""From estimates to a certificate."""
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import ArrayLike, Bool
+from jaxtyping import Bool
 
 from lariax.certificate._certificate import HOLDS, Certificate, ConstraintReport, Interval, Relative
-from lariax.certificate._draws import Plan
-from lariax.certificate._interval import Bounds, Level
-from lariax.certificate._judge import Findings, Levels, Multipliers
-from lariax.certificate._samples import Case
-from lariax.oracle import Block, Oracle
-from lariax.problem import describe_shape
+from lariax.certificate._draws import BatchPlan
+from lariax.certificate._estimates import Estimates, Multipliers
+from lariax.certificate._interval import Intervals, Level
+from lariax.oracle import AbstractStructure, Block, Layout
 
 
-class Ask(NamedTuple):
-    confidence: float
-    tolerance: float
+class Scope(NamedTuple):
+    """What a certificate is about."""
+
+    population: bool  # the distribution behind the samples, not the rows of a data set
+    exact: bool  # every row was used
+    about: str  # the same in words
 
 
-def given(oracle: Oracle, multipliers: Mapping[str, ArrayLike]) -> tuple[Multipliers, tuple[str, ...]]:
-    """The user's multipliers as those of the residuals, and what had to be changed."""
-    names = [block.name for block in oracle.blocks]
-    if not isinstance(multipliers, Mapping) or set(multipliers) != set(names):
-        found = sorted(multipliers) if isinstance(multipliers, Mapping) else type(multipliers).__name__
-        raise ValueError(
-            f"multipliers must be a dictionary with the names {names}, found {found}. Take result.multipliers, or None."
-        )
-    parts, notes = [jnp.zeros(0, oracle.dtype)], []
-    for block in oracle.blocks:
-        given = jnp.asarray(multipliers[block.name], oracle.dtype)
-        if given.shape not in ((), block.shape):
-            raise ValueError(
-                f"the multipliers of {block.name!r} must have shape {block.shape}, found {describe_shape(given)}."
-            )
-        own = oracle.problem.constraints[block.name].sign * jnp.broadcast_to(given, block.shape).ravel()
-        if block.inequality and bool(jnp.any(own < 0)):
-            notes.append(
-                f"{int(jnp.sum(own < 0))} of the multipliers of {block.name!r} had a sign that the constraint does not "
-                f"allow (by up to {float(-jnp.min(own)):.3g}) and count as 0."
-            )
-            own = jnp.maximum(own, 0)
-        parts.append(own)
-    return jnp.concatenate(parts), tuple(notes)
-
-
-def worded(
-    case: Case,
-    found: Findings,
+def as_certificate(
+    structure: AbstractStructure,
+    scope: Scope,
+    found: Estimates,
     y: Multipliers,
-    at: Levels,
-    ask: Ask,
-    notes: tuple[str, ...],
+    at: Level,
+    plan: BatchPlan,
+    *,
     fitted: bool,
-    spent: int,
-    plan: Plan,
+    draws: int,
+    confidence: float,
+    tolerance: float,
+    notes: tuple[str, ...],
 ) -> Certificate:
-    oracle, found = case.oracle, jax.tree.map(np.asarray, found)
-    units = range(found.lengths.stationarity.estimate.size)
-    own, *others = [[_interval(Bounds(*(part[i] for part in each))) for each in found.lengths] for i in units]
+    """`at`: the level of the constraints' values; `plan`: the samples behind the estimates."""
+    found = jax.tree.map(np.asarray, found)
+    units = range(found.measures.stationarity.estimate.size)
+    own, *others = [
+        Relative(*(_interval(Intervals(*(part[i] for part in each))) for each in found.measures)) for i in units
+    ]
     return Certificate(
-        **dict(zip(found.lengths._fields, own, strict=True)),
-        relative=Relative(*others[0]) if others else None,
+        stationarity=own.stationarity,
+        feasibility=own.feasibility,
+        complementarity=own.complementarity,
+        relative=others[0] if others else None,
         natural_residual=_interval(found.natural_residual),
         objective=_interval(found.objective),
-        constraints={block.name: _report(oracle, block, found.residuals, at.values, ask) for block in oracle.blocks},
-        multipliers={name: np.asarray(value) for name, value in oracle.named_multipliers(y).items()},
+        constraints=_reports(structure, found.residuals, at, tolerance),
+        multipliers=structure.layout.named(np.asarray(structure.user_multipliers(y))),
         fitted=fitted,
-        population=case.population,
-        exact=case.exact,
+        population=scope.population,
+        exact=scope.exact,
+        about=scope.about,
         outside=float(found.outside),
-        about=case.about,
         heldout=None,
-        draws=spent,
-        confidence=ask.confidence,
-        tolerance=ask.tolerance,
-        warnings=notes + _heavy(oracle, found, plan),
+        draws=draws,
+        confidence=confidence,
+        tolerance=tolerance,
+        warnings=notes + _heavy(structure.layout, found, plan),
     )
 
 
-def _interval(bounds: Bounds) -> Interval:
+def _interval(bounds: Intervals) -> Interval:
     return Interval(float(bounds.estimate), float(bounds.low), float(bounds.high))
 
 
-def _report(oracle: Oracle, block: Block, residuals: Bounds, at: Level, ask: Ask) -> ConstraintReport:
-    constraint = oracle.problem.constraints[block.name]
-    value, low, high = (np.asarray(part)[block.rows] for part in residuals[:3])
-    error = (high - low) / (2 * np.maximum(at.rows[block.rows], 1))
-    holds = _holds(value, low, high, error, block.inequality, ask.tolerance)
-    bound = np.broadcast_to(np.asarray(constraint.bound), block.shape)
-    ends = [constraint.sign * part.reshape(block.shape) + bound for part in (low, high)]
-    return ConstraintReport(
-        value=constraint.sign * value.reshape(block.shape) + bound,
-        low=np.minimum(*ends),
-        high=np.maximum(*ends),
-        relation=constraint.relation,
-        bound=bound,
-        holds=holds,
-    )
+def _reports(
+    structure: AbstractStructure, residuals: Intervals, at: Level, tolerance: float
+) -> dict[str, ConstraintReport]:
+    layout, bounds = structure.layout, np.asarray(structure.bounds)
+    value, low, high = residuals[:3]
+    error = (high - low) / (2 * np.maximum(at.rows, 1))
+    ends = [layout.signs.astype(low.dtype) * end + bounds for end in (low, high)]
+    parts = (layout.signs.astype(low.dtype) * value + bounds, np.minimum(*ends), np.maximum(*ends), bounds)
+    named = [layout.named(part) for part in parts]
+
+    def report(block: Block) -> ConstraintReport:
+        own: list[Any] = [part[block.rows] for part in (value, low, high, error)]
+        holds = _holds(own[0], own[1], own[2], own[3], block.inequality, tolerance)
+        estimate, lower, upper, bound = (part[block.name] for part in named)
+        return ConstraintReport(estimate, lower, upper, block.relation, bound, holds)
+
+    return {block.name: report(block) for block in layout.blocks}
 
 
 def _holds(
@@ -116,13 +99,13 @@ def _holds(
     return HOLDS[int(np.max(np.where(np.isfinite(value), worst, 3)))]
 
 
-def _heavy(oracle: Oracle, found: Findings, plan: Plan) -> tuple[str, ...]:
+def _heavy(layout: Layout, found: Estimates, plan: BatchPlan) -> tuple[str, ...]:
     """Where one batch is farther off than normal batches would be."""
-    names = [block.name for block in oracle.blocks if np.any(found.residuals.heavy[block.rows])]
+    names = [block.name for block in layout.blocks if np.any(found.residuals.heavy[block.rows])]
     suspects = [
-        *(["stationarity"] if found.lengths.stationarity.heavy[0] else []),
-        *(["complementarity"] if found.lengths.complementarity.heavy[0] else []),
-        *(["feasibility"] if found.lengths.feasibility.heavy[0] and not names else []),
+        *(["stationarity"] if found.measures.stationarity.heavy[0] else []),
+        *(["complementarity"] if found.measures.complementarity.heavy[0] else []),
+        *(["feasibility"] if found.measures.feasibility.heavy[0] and not names else []),
         *(f"constraint {name!r}" for name in names),
     ]
     if not suspects:

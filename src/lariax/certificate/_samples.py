@@ -13,15 +13,16 @@ from lariax.certificate._draws import (
     FEWEST_BATCHES,
     AbstractFeed,
     AllRows,
+    BatchPlan,
     Feeds,
     Fresh,
     InOrder,
-    Plan,
     WithReplacement,
     most_together,
     plan_for,
     plan_for_all,
 )
+from lariax.certificate._report import Scope
 from lariax.oracle import Oracle, bind, sample_structure
 from lariax.problem import AbstractSource, Dataset, Problem, Stratified, Stream
 
@@ -30,34 +31,32 @@ SHARE_OF_RUN = 4  # a quarter of the draws of a run go into its certificate, as 
 _SHUFFLE = 2  # a stream of random numbers
 
 
-class Case(NamedTuple):
-    """What a certificate is about: the samples for it, and the oracle that looks at them."""
+class Samples(NamedTuple):
+    """The samples for a certificate, and the oracle that looks at them."""
 
     oracle: Oracle
     feeds: Feeds
-    plan: Plan
-    population: bool
-    exact: bool
-    about: str
+    plan: BatchPlan
+    scope: Scope
 
-    def half(self, second: bool) -> Plan:
+    def half(self, second: bool) -> BatchPlan:
         """Samples to fit multipliers on, and others to judge them on; of all rows, all for both."""
         return self.plan.half(second, self.oracle.dimension)
 
     @property
     def has_halves(self) -> bool:
-        return self.exact or int(self.plan.batches * self.plan.steps) >= 2 * FEWEST_BATCHES
+        return self.scope.exact or int(self.plan.batches * self.plan.steps) >= 2 * FEWEST_BATCHES
 
-    def draws(self, plan: Plan) -> int:
-        if self.exact:
+    def draws(self, plan: BatchPlan) -> int:
+        if self.scope.exact:
             return sum(feed.rows for feed in self.feeds if isinstance(feed, AllRows))
         rows = sum(source.rows_per_sample for source in self.oracle.sources if source is not None)
         return int(rows * plan.samples)
 
 
-def case_of(
+def samples_for(
     problem: Problem, point: PyTree, draws: int | None, key: Key[Array, ""], on: str = "samples", fits: bool = False
-) -> Case:
+) -> Samples:
     """`fits`: whether half of the samples will be for multipliers."""
     fresh = _held_out(problem) if on == "heldout" else set()
     problem = (problem.on_heldout() if on == "heldout" else problem).without_heldout()  # with or without: one program
@@ -85,7 +84,7 @@ def case_of(
     oracle, together = bound(problem, point, sources)
     plan = plan_for(wanted, oracle.dimension, together)
     feeds = tuple(_feed(source, orders.get(i)) for i, source in enumerate(sources))
-    return Case(dataclasses.replace(oracle, batch_size=plan.count), feeds, plan, population, exact=False, about=about)
+    return Samples(dataclasses.replace(oracle, batch_size=plan.count), feeds, plan, Scope(population, False, about))
 
 
 def all_rows(sources: tuple[AbstractSource | None, ...], draws: int | None) -> bool:
@@ -185,7 +184,7 @@ def _read(stream: Stream, rows: int) -> Dataset:
     return Dataset(jax.tree.map(lambda *parts: np.concatenate(parts)[:rows], *pieces))
 
 
-def _exactly(problem: Problem, point: PyTree) -> Case:
+def _exactly(problem: Problem, point: PyTree) -> Samples:
     sources = problem.sources
     rows = [len(source) for source in sources if isinstance(source, Dataset)]
     oracle, together = bound(problem, point, sources)
@@ -193,7 +192,7 @@ def _exactly(problem: Problem, point: PyTree) -> Case:
     feeds = tuple(AllRows(source, len(source)) if isinstance(source, Dataset) else None for source in sources)
     about = f"about all {_rows(sources)} rows of the data" if rows else "about the problem, nothing is random"
     oracle = dataclasses.replace(oracle, batch_size=plan.count)
-    return Case(oracle, feeds, plan, population=False, exact=True, about=about)
+    return Samples(oracle, feeds, plan, Scope(population=False, exact=True, about=about))
 
 
 def _feed(source: AbstractSource | None, order: Array | None) -> AbstractFeed | None:

@@ -5,16 +5,16 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int
 
-from lariax.certificate._draws import Feeds, Plan, batch_of
-from lariax.oracle import Oracle, Vector
+from lariax.certificate._draws import SampledPoint
+from lariax.oracle import AbstractStructure, Vector
 
 FEWEST_PROBES = 16  # steps of samples that are looked at, each at x and beside it: an eighth of all,
 MOST_SAMPLES = 1024  # and no more than make up so many samples
 
 
-class Sizes(NamedTuple):
+class Magnitudes(NamedTuple):
     """Of each entry of the gradient of the Lagrangian, of each row of the constraints, of each entry of x."""
 
     entries: Vector
@@ -36,15 +36,7 @@ class _Sums(NamedTuple):
 
 
 @eqx.filter_jit
-def sizes_at(
-    oracle: Oracle,
-    feeds: Feeds,
-    z: Vector,
-    y: Float[Array, " m"],
-    lengths: Vector,
-    key: Key[Array, ""],
-    plan: Plan,
-) -> Sizes:
+def sizes_at(point: SampledPoint, y: Float[Array, " m"], lengths: Vector) -> Magnitudes:
     """With l the lengths of the entries of x, and random signs s,
 
         entries   |grad f| + |J^T y| + root mean square of H (s l),       H the Hessian of the Lagrangian
@@ -53,6 +45,7 @@ def sizes_at(
     entry by entry: the terms that cancel at a solution, and what they change by when each entry of x changes by its own
     size. In other units for x, f or a row they are the same in those units.
     """
+    oracle, z, plan = point.oracle, point.z, point.plan
     step = jnp.asarray(jnp.finfo(oracle.dtype).eps ** (1 / 3), oracle.dtype)  # a difference: functions need no jvp
     weights = oracle.split(y)
 
@@ -61,8 +54,8 @@ def sizes_at(
 
     def probe(number: Int[Array, ""], total: _Sums) -> _Sums:
         at = number * steps // probes + plan.first
-        batch = batch_of(feeds, key, at, plan.count)
-        signs = jax.random.rademacher(jax.random.fold_in(key, number), z.shape, oracle.dtype)
+        batch = point.batch(at)
+        signs = jax.random.rademacher(jax.random.fold_in(point.key, number), z.shape, oracle.dtype)
         here, there = oracle.look(z, batch), oracle.look(z + step * signs * lengths, batch)
         slope, pull = here.gradient(), here.gradient(weights, objective=0.0)
         values = oracle.join(here.residuals)
@@ -78,18 +71,14 @@ def sizes_at(
 
     none, nothing = jnp.zeros_like(z), jnp.zeros(oracle.rows, oracle.dtype)
     found = jax.lax.fori_loop(0, probes, probe, _Sums(none, none, none, nothing, nothing))
-    return Sizes(
+    return Magnitudes(
         jnp.abs(found.slope) + jnp.abs(found.pull) + jnp.sqrt(found.bend),
         row_sizes(oracle, found.values) + jnp.sqrt(found.change),
         lengths,
     )
 
 
-def row_sizes(oracle: Oracle, residuals: Float[Array, " m"]) -> Float[Array, " m"]:
+def row_sizes(structure: AbstractStructure, residuals: Float[Array, " m"]) -> Float[Array, " m"]:
     """|bound| + |fun|, from residuals."""
-    parts = [jnp.zeros(0, oracle.dtype)]
-    for block in oracle.blocks:
-        constraint = oracle.problem.constraints[block.name]
-        bound = jnp.broadcast_to(jnp.asarray(constraint.bound, oracle.dtype), block.shape).ravel()
-        parts.append(jnp.abs(bound) + jnp.abs(constraint.sign * residuals[block.rows] + bound))
-    return jnp.concatenate(parts)
+    bounds = structure.bounds
+    return jnp.abs(bounds) + jnp.abs(structure.signs * residuals + bounds)

@@ -19,7 +19,7 @@ def is_large(batches: int, entries: int) -> bool:
     return batches > 1 and batches * entries > KEPT_ENTRIES
 
 
-class Spread(NamedTuple):
+class BatchMeans(NamedTuple):
     """k batch means b_1 .. b_k, as their mean and the contrast of each with the mean m_{j-1} of those before it.
 
         m_j = m_{j-1} + c_j / j,     c_j = b_j - m_{j-1},     b_i - m_k = c_i - sum over j >= i of c_j / j
@@ -33,7 +33,7 @@ class Spread(NamedTuple):
     scales: Float[Array, " k-1"]
 
     @classmethod
-    def of(cls, means: Float[Array, "k p"]) -> "Spread":
+    def of(cls, means: Float[Array, "k p"]) -> "BatchMeans":
         """Of batch means that are all there."""
         k, p = means.shape
         if is_large(k, p):
@@ -44,18 +44,18 @@ class Spread(NamedTuple):
         return cls(mean, contrasts, jnp.ones(k - 1, means.dtype))
 
     @classmethod
-    def room(cls, batches: int, like: Vector) -> "Spread":
+    def room(cls, batches: int, like: Vector) -> "BatchMeans":
         """No batch yet, and room for so many of a large x."""
         others = batches - 1
         return cls(jnp.zeros_like(like), jnp.zeros((others, like.size), SHORT), jnp.ones(others, like.dtype))
 
-    def plus(self, batch: Vector, before: Int[Array, ""]) -> "Spread":
+    def plus(self, batch: Vector, before: Int[Array, ""]) -> "BatchMeans":
         """With the mean of one more batch, after so many."""
         contrast = batch - self.mean
         largest = jnp.max(jnp.abs(contrast))
         scale = jnp.where(largest > 0, largest, 1)
         place = jnp.maximum(before - 1, 0)  # what is there of the first batch is written over by the second
-        return Spread(
+        return BatchMeans(
             self.mean + contrast / (before + 1).astype(batch.dtype),
             self.contrasts.at[place].set((contrast / scale).astype(SHORT)),
             self.scales.at[place].set(scale),

@@ -70,7 +70,7 @@ def _source(source: Any, sample: PyTree | None) -> str:
     if source is None:
         return "nothing random"
     arrays = [leaf for leaf in jax.tree.leaves(source) if _is_array(leaf)]
-    order = "" if source.population is None else " in epochs"
+    order = "" if source.population_size is None else " in epochs"
     return f"{type(source).__name__} of {describe_shape(sample)}{order}{', ' + _sums(arrays) if arrays else ''}"
 
 

@@ -24,12 +24,12 @@ def leave_one_out(rows: Any) -> Any:
     return (rows.sum(0) - rows) / (rows.shape[0] - 1)
 
 
-def repelled(partner: Any, own: Any, population: int) -> Any:
+def repelled(partner: Any, own: Any, population_size: int) -> Any:
     """Rows drawn from N without replacement repel each other: E over pairs of the corrected partner is the mean.
 
     (N - 1)/N (partner) + 1/N (the row's own value)
     """
-    return partner + (own - partner) / population
+    return partner + (own - partner) / population_size
 
 
 def least_weights(xp: Any, inequality: Any) -> Any:

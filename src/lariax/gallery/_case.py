@@ -56,7 +56,7 @@ class Solution:
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
+class Entry:
     """What the function of an entry puts together; its docstring supplies the words of the `Case`."""
 
     problem: Problem
@@ -90,7 +90,7 @@ class Case:
     x0: PyTree
     defaults: Mapping[str, Any]
     options: Mapping[str, Any]
-    _parts: Parts = field(repr=False)
+    _parts: Entry = field(repr=False)
 
     @functools.cached_property
     def solution(self) -> Solution | None:
@@ -110,7 +110,7 @@ ENTRIES: dict[str, Callable[..., Case]] = {}
 """The functions of the gallery, by name."""
 
 
-def entry(function: Callable[P, Parts]) -> Callable[P, Case]:
+def entry(function: Callable[P, Entry]) -> Callable[P, Case]:
     """Put a function into the gallery. Its docstring holds the words: title, mathematics, `Scale:`, `Check:`."""
     words = _words(function)
 

@@ -7,14 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from lariax.gallery._case import Parts, Picture, Solution, entry
+from lariax.gallery._case import Entry, Picture, Solution, entry
 from lariax.gallery._tables import dataset
 from lariax.gallery.fairness import people
 from lariax.problem import Equal, Problem
 
 
 @entry
-def principal_components(components: int = 3, seed: int = 0) -> Parts:
+def principal_components(components: int = 3, seed: int = 0) -> Entry:
     """Principal components of people.
 
         minimise    - E[ sum_j n_j (a . X_j)^2 ] / 2         a: a row, centred; X_j: the columns of X
@@ -45,7 +45,7 @@ def principal_components(components: int = 3, seed: int = 0) -> Parts:
         return (x.T @ x - jnp.eye(components, dtype=x.dtype))[upper]
 
     start = jnp.linalg.qr(jax.random.normal(jax.random.key(seed), (rows.shape[1], components)))[0]
-    return Parts(
+    return Entry(
         problem=Problem(spread, samples=dataset(rows), constraints={"orthonormal": Equal(products, samples=None)}),
         x0=start,
         defaults={"batch_size": 64, "iterations": 10_000},

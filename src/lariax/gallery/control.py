@@ -10,12 +10,12 @@ import scipy.sparse
 import scipy.sparse.linalg
 from jaxtyping import Array, Float, PyTree
 
-from lariax.gallery._case import Parts, Picture, Solution, entry
+from lariax.gallery._case import Entry, Picture, Solution, entry
 from lariax.problem import Distribution, Equal, Problem
 
 
 @entry
-def diffusion_control(grid: int = 64, weight: float = 1e-3, randomness: float = 0.2) -> Parts:
+def diffusion_control(grid: int = 64, weight: float = 1e-3, randomness: float = 0.2) -> Entry:
     """Heating a plate towards a target when its conductivity is random.
 
         minimise    E[ ||u(xi) - target||^2 ] / 2 + weight / 2 ||q||^2         q: heat, u: temperature
@@ -54,7 +54,7 @@ def diffusion_control(grid: int = 64, weight: float = 1e-3, randomness: float = 
         missing = flow - jnp.sqrt(plate.first) * plate.shrink * x["heat"]
         return jnp.tensordot(psi, missing, 0).ravel()
 
-    return Parts(
+    return Entry(
         problem=Problem(objective, samples=Distribution(_conductivity), constraints={"equation": Equal(equation)}),
         x0={"heat": jnp.zeros((grid, grid)), "state": jnp.zeros((3, grid, grid))},
         defaults={"batch_size": 4, "iterations": 2_000},

@@ -15,7 +15,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
-from lariax.gallery._case import Parts, Picture, Solution, entry
+from lariax.gallery._case import Entry, Picture, Solution, entry
 from lariax.gallery._reference import kkt_point
 from lariax.problem import AtLeast, Distribution, Equal, Problem
 from lariax.sets import Box
@@ -31,7 +31,7 @@ SIGN = 1e-2
 
 
 @entry
-def cutest(problem: str = "HS7", noise: float = 0.01, constraint_noise: float = 0.01) -> Parts:
+def cutest(problem: str = "HS7", noise: float = 0.01, constraint_noise: float = 0.01) -> Entry:
     """A problem of the CUTEst collection, seen through noise.
 
         minimise    E[ f(x) + noise xi . x ]                                       xi, zeta: standard normal
@@ -64,7 +64,7 @@ def cutest(problem: str = "HS7", noise: float = 0.01, constraint_noise: float = 
         if size:
             constraints[name] = kind(fun, samples=noisy)
     bounds = getattr(given, "bounds", None)
-    return Parts(
+    return Entry(
         problem=Problem(
             lambda x, xi: given.objective(x, given.args) + noise * xi @ x,
             samples=Distribution(partial(_normal, (d,))),

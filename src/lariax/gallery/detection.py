@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from lariax.gallery._case import Parts, Picture, entry
+from lariax.gallery._case import Entry, Picture, entry
 from lariax.gallery._models import area_under_roc, forward, half_square, network, roc
 from lariax.gallery._tables import found
 from lariax.problem import AtMost, Dataset, Problem
@@ -26,7 +26,7 @@ def out_of_distribution(
     hidden: tuple[int, ...] = (64, 32),
     ridge: float = 1e-4,
     seed: int = 0,
-) -> Parts:
+) -> Entry:
     """A network that tells digits apart and clothes from digits.
 
         minimise    E_out[ softplus(d(x; a)) ] + ridge / 2 ||x||^2        outsiders that are taken for digits
@@ -50,7 +50,7 @@ def out_of_distribution(
     training, test = (_pairs(*archives, part) for part in ("train", "test"))
     count = int(max(training["label"].max(), test["label"].max())) + 1
     sizes = (training["inside"].shape[1], *hidden, count + 1)
-    return Parts(
+    return Entry(
         problem=Problem.joint(
             partial(_losses, ridge),
             samples=Dataset(training),

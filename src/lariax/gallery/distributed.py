@@ -9,7 +9,7 @@ import numpy as np
 import scipy.optimize
 from jaxtyping import Array, PyTree
 
-from lariax.gallery._case import Parts, Picture, Solution, entry
+from lariax.gallery._case import Entry, Picture, Solution, entry
 from lariax.gallery._models import half_square
 from lariax.gallery._reference import kkt_point
 from lariax.gallery._tables import dataset, embedded
@@ -24,7 +24,7 @@ TRAITS = ("age", "education_num", "hours_per_week", "capital_gain", "capital_los
 
 
 @entry
-def consensus(agents: int = 16, graph: str = "grid", ridge: float = 1e-2) -> Parts:
+def consensus(agents: int = 16, graph: str = "grid", ridge: float = 1e-2) -> Entry:
     """Agents on a graph agree on a model, each with people of its own.
 
         minimise    (1/n) sum_i ( E_i[ loss(x_i . a, b) ] + ridge / 2 ||x_i||^2 )      x_i: the model of agent i
@@ -54,7 +54,7 @@ def consensus(agents: int = 16, graph: str = "grid", ridge: float = 1e-2) -> Par
         return (x[edges[:, 0]] - x[edges[:, 1]]).ravel()
 
     shape = (len(edges) * coefficients, agents * coefficients)
-    return Parts(
+    return Entry(
         problem=Problem(loss, samples=dataset(signed), constraints={"agree": Linear(differences, 0.0, shape=shape)}),
         x0=jnp.zeros((agents, coefficients)),
         defaults={"batch_size": 16, "iterations": 10_000},
@@ -151,7 +151,7 @@ def _draw_consensus(signed: np.ndarray, x: PyTree) -> list[Picture]:
 
 
 @entry
-def resource_sharing(users: int = 100, resources: int = 5, seed: int = 0) -> Parts:
+def resource_sharing(users: int = 100, resources: int = 5, seed: int = 0) -> Entry:
     """Users share resources in proportion to what these are worth to them, which is only seen at random.
 
         minimise    - E[ sum_ir  W_ir log(1 + x_ir / s_ir) ]      x_ir: what user i gets of resource r, W: random worth
@@ -180,7 +180,7 @@ def resource_sharing(users: int = 100, resources: int = 5, seed: int = 0) -> Par
         return -jnp.sum(w * jnp.log1p(x / scale)) / users
 
     total = Linear(lambda x: jnp.sum(x, axis=0), capacity, shape=(resources, users * resources))
-    return Parts(
+    return Entry(
         problem=Problem(cost, samples=Distribution(sample), constraints={"capacity": total}, within=NonNegative()),
         x0=jnp.full(worth.shape, 0.5),
         defaults={"batch_size": 16, "iterations": 10_000},
@@ -225,7 +225,7 @@ YOUNGEST, OLDEST = 20, 64
 
 
 @entry
-def splitting(weight: float = 0.02) -> Parts:
+def splitting(weight: float = 0.02) -> Entry:
     """A piecewise constant curve through people: total variation, split off as a linear constraint.
 
         minimise    E[ n/2 (u_age - b)^2 ] + weight ||z||_1       u: share with a high income at each age, n ages
@@ -252,7 +252,7 @@ def splitting(weight: float = 0.02) -> Parts:
     def split(x: PyTree) -> Array:
         return jnp.diff(x["curve"]) - x["jumps"]
 
-    return Parts(
+    return Entry(
         problem=Problem(
             fit,
             samples=dataset({"age": ages, "label": labels}),

@@ -12,7 +12,7 @@ import scipy.special
 from jax.tree_util import Partial
 from jaxtyping import Array, PyTree
 
-from lariax.gallery._case import Parts, Picture, Solution, entry
+from lariax.gallery._case import Entry, Picture, Solution, entry
 from lariax.gallery._models import area_under_roc, forward, half_square, logistic, network, roc
 from lariax.gallery._reference import kkt_point
 from lariax.gallery._tables import People, dataset, embedded, prepared, read_csv
@@ -90,7 +90,7 @@ def fairness(
     ridge: float = 1e-4,
     own_rows: float = 0.0,
     seed: int = 0,
-) -> Parts:
+) -> Entry:
     """A classifier with a bounded gap between two groups.
 
         minimise    E[ loss(s(x; a), b) ] + ridge / 2 ||x||^2          a: inputs, b: label, s: score, g: group
@@ -145,7 +145,7 @@ def fairness(
             constraints={f"{gap} gap": AtMost(bound=jnp.asarray(bound)) for gap in gaps},
             heldout=heldout,
         )
-    return Parts(
+    return Entry(
         problem=problem,
         x0=x0,
         defaults={"batch_size": 64, "iterations": 10_000},

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from lariax.gallery._case import Parts, Picture, Solution, entry
+from lariax.gallery._case import Entry, Picture, Solution, entry
 from lariax.gallery._models import half_square, roc
 from lariax.gallery._reference import kkt_point
 from lariax.gallery._tables import dataset, embedded, prepared
@@ -21,7 +21,7 @@ DEGREES = ("school", "college", "degree")
 
 
 @entry
-def neyman_pearson(bound: float = 0.35, ridge: float = 1e-2) -> Parts:
+def neyman_pearson(bound: float = 0.35, ridge: float = 1e-2) -> Entry:
     """Few misses at a bounded rate of false alarms.
 
         minimise    E[ log(1 + exp(-x . a)) | b = 1 ] + ridge / 2 ||x||^2          a: inputs, b: label
@@ -43,7 +43,7 @@ def neyman_pearson(bound: float = 0.35, ridge: float = 1e-2) -> Parts:
 
 
 @entry
-def neyman_pearson_multiclass(bound: float = 0.9, ridge: float = 1e-2) -> Parts:
+def neyman_pearson_multiclass(bound: float = 0.9, ridge: float = 1e-2) -> Entry:
     """Three classes, two of them with a bounded loss.
 
         minimise    E[ loss(X' a, 0) | class 0 ] + ridge / 2 ||X||^2          X' a: one score for each class
@@ -113,7 +113,7 @@ def _parts(
     least: int,
     bounds: dict[str, tuple[int, float]],
     ridge: float,
-) -> Parts:
+) -> Entry:
     """The loss on class `least` is minimised, those on the classes in `bounds` are bounded."""
 
     def bounded(kind: int, bound: float) -> AtMost:
@@ -124,7 +124,7 @@ def _parts(
             heldout=dataset(split.rows(kind, False)),
         )
 
-    return Parts(
+    return Entry(
         problem=Problem(
             lambda x, row: _loss(score(x, row), least) + ridge * half_square(x),
             samples=dataset(split.rows(least, True)),

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.stats
 from jaxtyping import Array, Float, PyTree
 
-from lariax.gallery._case import Parts, Picture, Solution, entry
+from lariax.gallery._case import Entry, Picture, Solution, entry
 from lariax.gallery._reference import kkt_point
 from lariax.problem import AtLeast, AtMost, Distribution, Problem
 from lariax.sets import Box, Everything, Product, Simplex
@@ -46,7 +46,7 @@ def market(assets: int, seed: int) -> Factors:
 
 
 @entry
-def portfolio(assets: int = 20, level: float = 0.95, bound: float = 0.15, width: float = 0.03, seed: int = 0) -> Parts:
+def portfolio(assets: int = 20, level: float = 0.95, bound: float = 0.15, width: float = 0.03, seed: int = 0) -> Entry:
     """A portfolio with a bounded conditional value at risk.
 
         minimise    - E[ r . w ]                                          r: returns, w: shares of the money
@@ -83,7 +83,7 @@ def portfolio(assets: int = 20, level: float = 0.95, bound: float = 0.15, width:
         constraints={"cvar": AtMost(tail_loss, jnp.asarray(bound))},
         within=Product({"weights": Simplex(), "level": Everything()}),
     )
-    return Parts(
+    return Entry(
         problem=problem,
         x0={"weights": jnp.full(assets, 1 / assets), "level": jnp.asarray(0.1)},
         defaults={"batch_size": 64, "iterations": 20_000},
@@ -161,7 +161,7 @@ def _draw_portfolio(returns: Factors, level: float, bound: float, x: PyTree) -> 
 
 
 @entry
-def chance_constraint(products: int = 10, probability: float = 0.95, width: float = 0.05, seed: int = 0) -> Parts:
+def chance_constraint(products: int = 10, probability: float = 0.95, width: float = 0.05, seed: int = 0) -> Entry:
     """A plan that a random resource use lets through with a given probability, smoothed.
 
         maximise    sum_i p_i (x_i - x_i^2 / 2)                       x: amounts made, p: their first profits
@@ -202,7 +202,7 @@ def chance_constraint(products: int = 10, probability: float = 0.95, width: floa
         },
         within=Box(0.0, 1.0),
     )
-    return Parts(
+    return Entry(
         problem=problem,
         x0=jnp.full(products, 0.1),
         defaults={"batch_size": 64, "iterations": 20_000},

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
-from jaxtyping import Array, PyTree
+from jaxtyping import PyTree
 
 from lariax.certificate import Tolerance
 from lariax.loop._budget import Budget, record_interval
 from lariax.loop._certifier import Certifier
-from lariax.loop._compiled import begin, begin_traced, block_layout
+from lariax.loop._compiled import begin, begin_traced, block_layout, nonfinite
 from lariax.loop._feed import Feeder
 from lariax.loop._history import Recorded
 from lariax.loop._state import OUTPUTS, RunState, Setup, has_tracers
@@ -54,7 +54,7 @@ def from_point(problem: Problem, x0: PyTree, asked: Asked, budget: Budget) -> Ru
             oracle, method, x, key, fed, blocks, output == "random"
         )
     if not traced:
-        _check_finite(finite)
+        _check_finite(nonfinite(oracle, finite))
         evaluations = int(evaluations)
     return RunState(setup, loop, evaluations, Recorded(every=1))
 
@@ -154,8 +154,7 @@ def explaining_memory() -> Iterator[None]:
         ) from error
 
 
-def _check_finite(finite: dict[str, Array]) -> None:
-    bad = [what for what, is_finite in finite.items() if not is_finite]
+def _check_finite(bad: list[str]) -> None:
     bad.sort(key=lambda what: what == "a gradient")  # blame a value first, if there is one to blame
     if bad:
         raise ValueError(

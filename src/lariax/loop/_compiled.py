@@ -15,11 +15,12 @@ from typing import Any, NamedTuple, Self
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from lariax.loop._randomness import NEVER, Randomness
 from lariax.methods import AbstractMethod, Answer, State
-from lariax.oracle import Batch, Oracle, Vector, counting
+from lariax.oracle import Batch, Layout, Oracle, Vector, counting
 from lariax.tuned.rates import next_refresh
 
 LONGEST_BLOCK = 256
@@ -51,9 +52,9 @@ class BlockLayout(NamedTuple):
     def place_of(self, iteration: Any) -> Any:
         return iteration + self.start - 1
 
-    def block_of(self, iteration: Any) -> Any:
-        """The first place of the block that an iteration is in."""
-        return self.place_of(iteration) // self.length * self.length
+    def block_after(self, iteration: Any) -> Any:
+        """The first place of the block that the next iteration is in."""
+        return (iteration + self.start) // self.length * self.length
 
     def next_refresh(self, iteration: Array) -> Array:
         """A quarter further on, at the end of a window, which then lies within a block."""
@@ -67,7 +68,16 @@ class Records(NamedTuple):
 
     evaluations: Int[Array, ""]
     filled: Int[Array, ""]
-    rows: PyTree
+    rows: dict[str, Any]
+
+    def named(self, layout: Layout) -> "Records":
+        """With the columns of constraints and multipliers by name: the compiled loop knows vectors alone."""
+
+        def columns(vectors: Array) -> dict[str, Array]:
+            return layout.named(vectors if isinstance(vectors, jax.core.Tracer) else np.asarray(vectors))
+
+        named = {kind: columns(self.rows[kind]) for kind in ("constraints", "multipliers")}
+        return self._replace(rows=self.rows | named)
 
     @classmethod
     def empty(cls, row: PyTree, capacity: int) -> Self:
@@ -161,8 +171,8 @@ def advance(
 
     def one_block(carry: tuple[LoopState, Records]) -> tuple[LoopState, Records]:
         before, records = carry
-        place = blocks.block_of(before.iteration + 1)
-        first = place - blocks.start + 1  # the iteration at the first place of the block
+        place = blocks.block_after(before.iteration)
+        first = place - (blocks.start - 1)  # the iteration at the first place of the block
         last = jnp.minimum(first + blocks.length - 1, stop)
         tickets = oracle.draw(before.key, place + jnp.arange(blocks.length), fed)
         return replace(any_block, tickets=tickets, first=first).run(before, records, last)
@@ -258,7 +268,8 @@ class _Block:
         state, measurements = self._iterated(loop.state, loop.iteration + 1, end)
         evaluations = records.evaluations + self.counts.step * (end - loop.iteration - measurements)
         evaluations += self.counts.measuring_step * measurements
-        evaluations += _extra_evaluations(state) - _extra_evaluations(loop.state)
+        if hasattr(state, "extra_evaluations"):
+            evaluations += state.extra_evaluations - loop.state.extra_evaluations
         loop = loop._replace(iteration=end, state=state)
         if self.blocks.window:
             evaluations += jnp.where(end == loop.next_refresh, self.blocks.window * self.counts.refresh, 0)
@@ -328,10 +339,6 @@ class _Block:
         return self.oracle.fetch(jax.tree.map(lambda ticket: ticket[iteration - self.first], self.tickets))
 
 
-def _extra_evaluations(state: State) -> Any:
-    return getattr(state, "extra_evaluations", 0)
-
-
 def _row(oracle: Oracle, method: AbstractMethod, loop: LoopState, batch: Batch) -> PyTree:
     """One row of history. The objective is that of the iteration's own batch: noisy, but unbiased and free of draws."""
     k = loop.iteration.astype(oracle.dtype)
@@ -339,8 +346,8 @@ def _row(oracle: Oracle, method: AbstractMethod, loop: LoopState, batch: Batch) 
     return {
         "iteration": loop.iteration,
         "objective": oracle.objective(answer.point, batch),
-        "constraints": oracle.named_values(answer.residuals, answer.point),
-        "multipliers": oracle.named_multipliers(answer.multipliers),
+        "constraints": oracle.values(answer.residuals, answer.point),
+        "multipliers": oracle.user_multipliers(answer.multipliers),
         "feasibility": oracle.violation(answer.residuals, answer.point),
         **method.observe(oracle, loop.state, k),
     }
@@ -352,35 +359,42 @@ def _row(oracle: Oracle, method: AbstractMethod, loop: LoopState, batch: Batch) 
 def conclude(oracle: Oracle, method: AbstractMethod, loop: LoopState) -> tuple[PyTree, dict[str, Array]]:
     """The user's x and multipliers, of the last iteration or of the picked one."""
     x, multipliers = _conclude(oracle, method, loop)
-    return x, {block.name: multipliers[block.name] for block in oracle.blocks}  # jit has sorted the names
+    return x, oracle.layout.named(multipliers)
 
 
 @eqx.filter_jit
-def _conclude(oracle: Oracle, method: AbstractMethod, loop: LoopState) -> tuple[PyTree, dict[str, Array]]:
+def _conclude(oracle: Oracle, method: AbstractMethod, loop: LoopState) -> tuple[PyTree, Array]:
     if loop.picked is None:
         answer = method.answer(oracle, loop.state, loop.iteration.astype(oracle.dtype))
     else:
         answer = loop.picked
-    return oracle.x_of(answer.point), oracle.named_multipliers(answer.multipliers)
+    return oracle.x_of(answer.point), oracle.user_multipliers(answer.multipliers)
 
 
 # --- finiteness
 
 
-def _finite_functions(oracle: Oracle, point: Vector, batch: Batch) -> dict[str, Bool[Array, ""]]:
-    """Which of the user's functions are finite on a batch, in words."""
+def _finite_functions(oracle: Oracle, point: Vector, batch: Batch) -> dict[str, Bool[Array, "..."]]:
+    """Whether the user's functions are finite on a batch, the constraints row by row."""
     look = oracle.look(point, batch)
     others = range(1, oracle.copies) if oracle.has_random_constraints else ()
     residuals = oracle.join(look.residuals) + sum(oracle.join(oracle.residuals(point, batch, copy)) for copy in others)
-    finite = {f"constraint {block.name!r}": _all_finite(residuals[block.rows]) for block in oracle.blocks}
-    return {"the objective": _all_finite(look.objective), **finite}
+    return {"the objective": _all_finite(look.objective), "constraints": jnp.isfinite(residuals)}
+
+
+def nonfinite(oracle: Oracle, finite: dict[str, Bool[Array, "..."]]) -> list[str]:
+    """Of `finite_next` or `begin`: what is not finite, in words."""
+    rows = oracle.layout.named(np.asarray(finite["constraints"]))
+    flags = {"the objective": finite["the objective"], **{f"constraint {name!r}": row for name, row in rows.items()}}
+    flags |= {what: flag for what, flag in finite.items() if what not in ("the objective", "constraints")}
+    return [what for what, flag in flags.items() if not np.all(flag)]
 
 
 @eqx.filter_jit
 def finite_next(
     oracle: Oracle, method: AbstractMethod, loop: LoopState, place: Int[Array, ""], fed: PyTree
-) -> dict[str, Bool[Array, ""]]:
-    """Which of the user's functions are finite at the last sound point, on the samples of the iteration after it, those
+) -> dict[str, Bool[Array, "..."]]:
+    """Whether the user's functions are finite at the last sound point, on the samples of the iteration after it, those
     at `place`."""
     tickets = oracle.draw(loop.key, place[None], fed)
     batch = oracle.fetch(jax.tree.map(lambda ticket: ticket[0], tickets))

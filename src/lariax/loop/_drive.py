@@ -13,7 +13,7 @@ from lariax.checkpoint import Keeper
 from lariax.loop._begin import explaining_memory
 from lariax.loop._budget import Budget, CallLength
 from lariax.loop._certifier import Certifier
-from lariax.loop._compiled import LoopState, Records, advance, finite_next
+from lariax.loop._compiled import LoopState, Records, advance, finite_next, nonfinite
 from lariax.loop._feed import ReadFurtherError
 from lariax.loop._interrupts import Interrupts
 from lariax.loop._progress import ProgressBar
@@ -109,7 +109,7 @@ class Drive:
         run, stop = self.run, self._next_stop(length)
         fed, blocks, iteration = run.setup.feeder.nothing, run.setup.blocks, run.iteration
         if run.setup.feeder:
-            found = self._fed(blocks.block_of(iteration + 1))
+            found = self._fed(blocks.block_after(iteration))
             if found is None:
                 return self.ended() or "source_ended"
             fed, available = found
@@ -172,7 +172,7 @@ class Drive:
     # --- the result
 
     def _result(self, status: str) -> Result:
-        run = replace(self.run, seconds=self.run.seconds + self.budget.elapsed())
+        run = self.run
         x, multipliers = run.conclude()
         known = run.method.diagnose(run.oracle, run.loop.state, run.loop.iteration)
         found: tuple[str, ...] = ()
@@ -189,6 +189,7 @@ class Drive:
             point = run.checks.best if best else point
             if point and (best or status == "stationary"):
                 x, multipliers = point.x, point.multipliers  # those that the certificate vouches for
+        run = replace(run, seconds=run.seconds + self.budget.elapsed())
         return Result(
             x=x,
             multipliers=multipliers,
@@ -237,10 +238,10 @@ def _bad_samples(run: RunState) -> list[str]:
     setup, next_one = run.setup, run.iteration + 1
     blocks, place, fed = setup.blocks, setup.blocks.place_of(next_one), setup.feeder.nothing
     if setup.feeder:
-        found = setup.feeder.block(blocks.block_of(next_one), blocks.length, setup.oracle.sample_counts)
+        found = setup.feeder.block(blocks.block_after(run.iteration), blocks.length, setup.oracle.sample_counts)
         fed = jax.tree.map(lambda rows: rows[place % blocks.length][None], found[0]) if found else fed
     finite = finite_next(setup.oracle, setup.method, run.loop, jnp.int32(place), fed)
-    bad = [what for what, is_finite in finite.items() if not is_finite]
+    bad = nonfinite(setup.oracle, finite)
     if not bad:
         return []
     return [

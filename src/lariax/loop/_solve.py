@@ -125,7 +125,7 @@ def _solve_traced(run: RunState, budget: Budget, record_every: int | None, watch
     every = record_every or record_interval(last, 0)
     stop, nothing, count = jnp.int32(last), run.setup.feeder.nothing, last // every
     loop, records = advance(oracle, method, run.loop, stop, jnp.int32(every), nothing, blocks, max(1, count))
-    rows = jax.tree.map(lambda column: column[:count], records.rows)
+    rows = jax.tree.map(lambda column: column[:count], records.named(oracle.layout).rows)
     rows["draws"] = (rows["iteration"] + blocks.start) * per_iteration
     x, multipliers = conclude(oracle, method, loop)
     return Result(

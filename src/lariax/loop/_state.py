@@ -31,7 +31,7 @@ class Setup:
     blocks: BlockLayout
     feeder: Feeder
     choice: str  # what was decided for the user, in words
-    iterations: int | None  # the first budget, as the method was told
+    iterations: int | None  # the first budget of them, which the method was prepared for
 
     @property
     def row_numbers(self) -> int:
@@ -89,7 +89,7 @@ class RunState:
         count = int(records.filled)
         if not count:
             return self.history
-        rows = jax.tree.map(lambda column: np.asarray(column)[:count], records.rows)
+        rows = jax.tree.map(lambda column: np.asarray(column)[:count], records.named(self.oracle.layout).rows)
         iteration = rows["iteration"].astype(np.int64)
         share = (iteration - self.iteration) / max(last - self.iteration, 1)
         rows["iteration"] = iteration

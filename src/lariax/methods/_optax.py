@@ -125,13 +125,10 @@ class Optax(AbstractMethod):
 
     def _turned(self, oracle: Oracle, rule: Rule, seen: Seen) -> Rule:
         """The rule after the values of one batch."""
+        means, variances = oracle.join(seen.residuals), oracle.variances(seen.residuals)
         new = []
-        for block, rows, (pressure, sizes) in zip(oracle.blocks, seen.residuals, rule, strict=True):
-            n = rows.shape[0]
-            random = block.source is not None and n > 1
-            variance = jnp.var(rows, axis=0, ddof=1) / n if random else jnp.zeros(block.size, oracle.dtype)
-            mean = jnp.mean(rows, axis=0)
-            limit = limit_of(jnp, sizes)
+        for block, (pressure, sizes) in zip(oracle.blocks, rule, strict=True):
+            mean, variance, limit = means[block.rows], variances[block.rows], limit_of(jnp, sizes)
             new.append((pressed(jnp, pressure, block.inequality, mean, variance, self.steps, limit), sizes))
         return tuple(new)
 
@@ -157,10 +154,9 @@ def _levels(oracle: Oracle, rule: Rule) -> Float[Array, " m"]:
 
 def _of_entry(oracle: Oracle, half: Seen, which: int, looks: Any) -> Vector:
     """The gradient of one entry of a constraint, each in its turn."""
-    weights = [jnp.zeros((1, block.size), oracle.dtype) for block in oracle.blocks]
-    entry = looks.astype(int) % oracle.blocks[which].size
-    weights[which] = weights[which].at[0, entry].set(1.0)
-    return half.gradient(tuple(weights), objective=0.0)
+    block = oracle.blocks[which]
+    weights = jnp.zeros(oracle.rows, oracle.dtype).at[block.start + looks.astype(int) % block.size].set(1.0)
+    return half.gradient(oracle.split(weights), objective=0.0)
 
 
 def _sizes(halves: Sequence[Vector]) -> tuple[Array, Array]:

@@ -2,29 +2,26 @@
 
 from lariax.oracle._bind import as_arrays, as_point, bind, sample_structure
 from lariax.oracle._coordinates import Coordinates
-from lariax.oracle._oracle import (
-    Batch,
-    Block,
-    Look,
-    Oracle,
-    Parts,
-    Rows,
-    Vector,
-    counting,
-    for_each,
-    occasionally,
-)
+from lariax.oracle._counting import counting, occasionally
+from lariax.oracle._layout import Block, Layout
+from lariax.oracle._look import Look, Parts, Rows, Vector
+from lariax.oracle._oracle import Oracle, for_each
+from lariax.oracle._sampling import Batch
+from lariax.oracle._structure import AbstractStructure, Structure
 from lariax.problem import LariaxWarning
 
 __all__ = [
+    "AbstractStructure",
     "Batch",
     "Block",
     "Coordinates",
     "LariaxWarning",
+    "Layout",
     "Look",
     "Oracle",
     "Parts",
     "Rows",
+    "Structure",
     "Vector",
     "as_arrays",
     "as_point",

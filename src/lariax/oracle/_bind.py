@@ -9,7 +9,9 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from lariax.oracle._coordinates import Coordinates
-from lariax.oracle._oracle import Block, Oracle
+from lariax.oracle._families import Functions
+from lariax.oracle._layout import Layout
+from lariax.oracle._oracle import Oracle
 from lariax.problem import (
     AbstractConstraint,
     AbstractSource,
@@ -89,19 +91,46 @@ def bind(
             f"the objective must return one number of floating point a sample, found {describe_shape(objective)}. It "
             "is called with a single sample; average or sum inside the function if it looks at several things."
         )
-    blocks: list[Block] = []
+    layout = _layout(problem, x, samples, joint)
+    coordinates = Coordinates.of(x)
+    bounds = {name: constraint.bound for name, constraint in problem.constraints.items()}
+    xp = jnp if any(isinstance(bound, jax.core.Tracer) for bound in bounds.values()) else np  # which is faster
+    return Oracle(
+        problem=problem,
+        coordinates=coordinates,
+        layout=layout,
+        functions=tuple(_functions(problem, layout, source, x, samples) for source in layout.sources),
+        bounds=jnp.asarray(layout.unnamed(xp, bounds, coordinates.dtype)),
+        batch_size=batch_size,
+        copies=copies,
+        has_slacks=has_slacks,
+    )
+
+
+def _layout(problem: Problem, x: PyTree, samples: tuple[PyTree | None, ...], joint: dict[str, Any]) -> Layout:
+    """Where each constraint stands, and which source its samples come from; complains if a function does not fit."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    sources: dict[str, int | None] = {}
     own_sources = 0
     for name, constraint in problem.constraints.items():
-        source: int | None = 0
+        sources[name] = 0
         if isinstance(constraint.samples, AbstractSource):
             own_sources += 1
-            source = own_sources
+            sources[name] = own_sources
         elif constraint.samples is None:
-            source = None
-        shape = _constraint_shape(name, constraint, x, None if source is None else samples[source], joint)
-        start = blocks[-1].start + blocks[-1].size if blocks else 0
-        blocks.append(Block(name, shape, start, constraint.inequality, source))
-    return Oracle(problem, Coordinates.of(x), tuple(blocks), batch_size, copies, has_slacks)
+            sources[name] = None
+        source = sources[name]
+        shapes[name] = _constraint_shape(name, constraint, x, None if source is None else samples[source], joint)
+    return Layout.of(problem.constraints, shapes, sources)
+
+
+def _functions(
+    problem: Problem, layout: Layout, source: int | None, x: PyTree, samples: tuple[PyTree | None, ...]
+) -> Functions:
+    """Those of the constraints on a source, as one."""
+    blocks, constraints = layout.of_source(source), problem.constraints
+    functions = [constraints[block.name].fun for block in blocks]
+    return Functions.of(functions, [block.size for block in blocks], x, *(() if source is None else (samples[source],)))
 
 
 def _shape(what: str, fun: Callable[..., Any], x: PyTree, sample: PyTree, random: bool) -> PyTree:

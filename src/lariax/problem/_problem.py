@@ -187,7 +187,8 @@ class Problem(eqx.Module):
     def without_heldout(self) -> "Problem":
         """The same problem, without held-out rows."""
         constraints = tuple(
-            eqx.tree_at(lambda c: c.heldout, constraint, None, is_leaf=_is_none) for constraint in self._constraints
+            constraint if constraint.heldout is None else eqx.tree_at(lambda c: c.heldout, constraint, None)
+            for constraint in self._constraints
         )
         return eqx.tree_at(lambda p: (p.heldout, p._constraints), self, (None, constraints), is_leaf=_is_none)
 

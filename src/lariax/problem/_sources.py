@@ -44,7 +44,7 @@ class AbstractSource(eqx.Module):
 
     @property
     @abc.abstractmethod
-    def population(self) -> int | None:
+    def population_size(self) -> int | None:
         """N when the samples of one iteration are drawn from N rows *without* replacement, else None."""
 
 
@@ -80,7 +80,7 @@ class Distribution(AbstractSource):
         return 1
 
     @property
-    def population(self) -> int | None:
+    def population_size(self) -> int | None:
         return None
 
 
@@ -135,7 +135,7 @@ class Dataset(AbstractSource):
         return 1
 
     @property
-    def population(self) -> int | None:
+    def population_size(self) -> int | None:
         return len(self) if self.epochs else None
 
 
@@ -194,7 +194,7 @@ class Stratified(AbstractSource):
         return len(self.groups)
 
     @property
-    def population(self) -> int | None:
+    def population_size(self) -> int | None:
         return None
 
 
@@ -285,7 +285,7 @@ class Stream(AbstractSource):
         return 1
 
     @property
-    def population(self) -> int | None:
+    def population_size(self) -> int | None:
         return None
 
 

@@ -10,7 +10,7 @@ class Indicator(AbstractProximable):
     """h(x) = 0 in a set and infinity outside; the proximal map is the projection, whatever the step size.
 
     Args:
-        set: any set of `lariax.sets`.
+        set: any set of `lariax.sets`. Each is such a term by itself, so whatever takes a term takes the set as it is.
 
     >>> import jax.numpy as jnp
     >>> from lariax.prox import Indicator

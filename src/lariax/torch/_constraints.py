@@ -5,12 +5,13 @@ As in the core, r = sign (E[value] - bound), with r = 0 for an equality and r <=
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
 from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from lariax.oracle import Block, Layout
 
 SHARED: Final = "shared"
 
@@ -108,28 +109,6 @@ class Indexed(NamedTuple):
     examples: Tensor
 
 
-@dataclass(frozen=True)
-class Block:
-    """One named constraint within the residual vector; of an indexed one, only its name and kind matter."""
-
-    name: str
-    constraint: AbstractConstraint
-    shape: tuple[int, ...]
-    start: int
-
-    @property
-    def size(self) -> int:
-        return prod(self.shape)
-
-    @property
-    def rows(self) -> slice:
-        return slice(self.start, self.start + self.size)
-
-    @property
-    def random(self) -> bool:
-        return self.constraint.samples is not None
-
-
 class Seen(NamedTuple):
     """What the closure gave for one piece of a batch."""
 
@@ -158,14 +137,14 @@ class Constraints:
         self.named = {n: c for n, c in constraints.items() if c.indexed is None}
         self.indexed = {n: c for n, c in constraints.items() if c.indexed is not None}
         self.dtype, self.device = dtype, device
-        self.blocks: list[Block] = []
-        self.rows = 0
+        self.layout = Layout(())
         self.inequality = self.random = torch.zeros(0, dtype=torch.bool, device=device)  # row by row
-        self.signs: Any = 1.0  # row by row, or of all,
-        self.signs_here: Any = 1.0  # on the host
+        self.bounds: Any = 0.0  # row by row, or of all,
+        self.signs: Any = 1.0
+        self.bounds_here: Any = 0.0  # the same on the host
+        self.signs_here: Any = 1.0
         self.loss_by_row = False  # in the closure's last answer
         self.shapes: dict[str, tuple[int, ...]] = {}
-        self.bounds: dict[str, Tensor] = {}
         self._constants: dict[Any, Tensor] = {}
         self._names = set(constraints)
         samples = [constraint.samples is not None for constraint in self.named.values()]
@@ -177,9 +156,18 @@ class Constraints:
     def names(self) -> list[str]:
         return [*self.named, *self.indexed]
 
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The named constraints, but for the indexed ones."""
+        return self.layout.blocks
+
+    @property
+    def rows(self) -> int:
+        return self.layout.size
+
     def restore(self, shapes: dict[str, tuple[int, ...]]) -> None:
         """As they were learned in an earlier run."""
-        self.shapes, self.blocks = dict(shapes), []
+        self.shapes, self.layout = dict(shapes), Layout(())
         if len(self.shapes) == len(self.named):
             self._lay_out()
 
@@ -208,15 +196,17 @@ class Constraints:
             return self._seen(loss, values, count, graph)
         except Exception:
             if not learned:  # nothing, from an answer that is refused
-                self.shapes, self.blocks, self.bounds = {}, [], {}
+                self.shapes, self.layout = {}, Layout(())
             raise
 
     def _seen(self, loss: Tensor, values: Mapping[str, Any], count: int, graph: bool) -> Seen:
-        residuals, slopes = [], []
+        rows, slopes = [], []
         for name in self.named:
             value, slope = self._pair(name, values[name], graph)
-            residuals.append(self._residual(name, value, count))
+            rows.append(self._rows(name, value, count))
             slopes.append(slope)
+        if len(self.blocks) < len(self.named):
+            self._lay_out()
         indexed = []
         for name, constraint in self.indexed.items():
             if not isinstance(values[name], Indexed):
@@ -240,11 +230,16 @@ class Constraints:
             rest = constraint.sign * (value.detach().to(self.dtype).reshape(count) - float(constraint.bound))
             indexed.append((rest, examples.reshape(count)))
             slopes.append(slope)
-        if not residuals:
-            joined = torch.zeros((count, 0), dtype=self.dtype, device=self.device)
-        else:
-            joined = residuals[0] if len(residuals) == 1 else torch.cat(residuals, dim=1)
-        return Seen(count, loss, joined, slopes, indexed)
+        return Seen(count, loss, self._residuals(rows, count), slopes, indexed)
+
+    def _residuals(self, rows: list[Tensor], count: int) -> Tensor:
+        """sign (value - bound), from the values of the constraints row by row."""
+        if not rows:
+            return torch.zeros((count, 0), dtype=self.dtype, device=self.device)
+        joined = rows[0] if len(rows) == 1 else torch.cat(rows, dim=1)
+        if isinstance(self.bounds, Tensor) or self.bounds:
+            joined = joined - self.bounds
+        return joined if isinstance(self.signs, float) and self.signs > 0 else self.signs * joined
 
     def mean(self, rows: Tensor) -> Tensor:
         """The mean of rows of residuals; of a constraint without samples the value itself, free of rounding."""
@@ -256,7 +251,7 @@ class Constraints:
         parts = []
         for block, slope in zip(self.blocks, seen.slopes, strict=False):
             mean = slope.mean(dim=0) if block.random else slope
-            parts.append(block.constraint.sign * mean.reshape(-1).to(self.dtype))
+            parts.append(block.sign * mean.reshape(-1).to(self.dtype))
         return torch.cat(parts)
 
     def mean_loss(self, seen: Seen, rows: int) -> Tensor:
@@ -299,23 +294,16 @@ class Constraints:
 
     def by_name(self, multipliers: Tensor) -> dict[str, Tensor]:
         """Multipliers of the residuals with the user's signs and shapes: L = f + sum y . value."""
-        multipliers = torch.where(self.inequality, multipliers.clamp(min=0), multipliers)
-        named = {b.name: b.constraint.sign * multipliers[b.rows].reshape(b.shape) for b in self.blocks}
-        return {name: torch.where(y == 0, 0, y) for name, y in named.items()}  # no negative zeros
+        y = self.signs * torch.where(self.inequality, multipliers.clamp(min=0), multipliers)
+        return self.layout.named(torch.where(y == 0, 0, y))  # no negative zeros
 
     def rows_named(self, named: Mapping[str, Any]) -> np.ndarray:
         """Multipliers by name, with the user's signs, as those of the residuals; 0 where left out."""
-        parts = [
-            b.constraint.sign * np.broadcast_to(np.asarray(named.get(b.name, 0.0), float), b.shape).reshape(-1)
-            for b in self.blocks
-        ]
-        return np.concatenate(parts) if parts else np.zeros(0)
+        return np.asarray(self.signs_here * self.layout.unnamed(np, named, float))
 
     def values_by_name(self, residuals: Tensor) -> dict[str, Tensor]:
         """Residuals in the user's own units and shapes."""
-        return {
-            b.name: b.constraint.sign * residuals[b.rows].reshape(b.shape) + self._bound(b.name) for b in self.blocks
-        }
+        return self.layout.named(self.signs * residuals + self.bounds)
 
     # --- inside
 
@@ -371,59 +359,41 @@ class Constraints:
                 "is declared with samples=None."
             )
 
-    def _residual(self, name: str, value: Tensor, count: int) -> Tensor:
-        constraint = self.named[name]
-        if constraint.samples is not None:
+    def _rows(self, name: str, value: Tensor, count: int) -> Tensor:
+        """The values of a constraint as (rows of the batch, entries), without a graph."""
+        random = self.named[name].samples is not None
+        if random:
             self._check_rows(name, value, count)
-        shape = tuple(value.shape[1:] if constraint.samples is not None else value.shape)
+        shape = tuple(value.shape[1:] if random else value.shape)
         if self.shapes.setdefault(name, shape) != shape:
             raise ValueError(
                 f"constraint {name!r} had {self.shapes[name] or 'one value'} a row before and has "
                 f"{shape or 'one value'} now: the number of constraints cannot change during a run."
             )
-        rest, bound = value.detach(), self._bound(name)
-        if len(self.shapes) == len(self.named) and len(self.blocks) < len(self.named):
-            self._lay_out()
-        rest = rest if rest.dtype is self.dtype else rest.to(self.dtype)
-        if rest.ndim != 2 or constraint.samples is None:
-            rest = rest.reshape(count if constraint.samples is not None else 1, -1)
-        if isinstance(bound, Tensor):
-            rest = rest - bound.reshape(-1)
-        elif bound:
-            rest = rest - bound
-        rest = -rest if constraint.sign < 0 else rest
-        return rest if constraint.samples is not None else rest.expand(count, rest.shape[1])
-
-    def _bound(self, name: str) -> Any:
-        bound = self.named[name].bound
-        if isinstance(bound, int | float):
-            return bound
-        if name in self.bounds:
-            return self.bounds[name]
-        bound = torch.as_tensor(bound, dtype=self.dtype, device=self.device)
-        if bound.ndim and bound.shape != self.shapes[name]:
-            raise ValueError(
-                f"constraint {name!r} has {self.shapes[name] or 'one value'} a row, but its bound has shape "
-                f"{tuple(bound.shape)}. Give one bound for all entries, or one for each."
-            )
-        self.bounds[name] = bound
-        return bound
+        rows = value.detach()
+        rows = rows if rows.dtype is self.dtype else rows.to(self.dtype)
+        if random:
+            return rows if rows.ndim == 2 else rows.reshape(count, -1)
+        return rows.reshape(1, -1).expand(count, rows.numel())
 
     def _lay_out(self) -> None:
-        start = 0
-        for name, constraint in self.named.items():
-            block = Block(name, constraint, self.shapes[name], start)
-            self.blocks.append(block)
-            start += block.size
-        self.rows = start
+        bounds = {name: torch.as_tensor(kind.bound).double().cpu().numpy() for name, kind in self.named.items()}
+        for name, bound in bounds.items():
+            if bound.ndim and bound.shape != self.shapes[name]:
+                raise ValueError(
+                    f"constraint {name!r} has {self.shapes[name] or 'one value'} a row, but its bound has shape "
+                    f"{bound.shape}. Give one bound for all entries, or one for each."
+                )
+        sources = {name: None if constraint.samples is None else 0 for name, constraint in self.named.items()}
+        self.layout = Layout.of(self.named, self.shapes, sources)
         self.inequality, self.random = (
-            torch.tensor([flag for block in self.blocks for flag in [of(block)] * block.size]).to(
-                self.device, torch.bool
-            )
-            for of in (lambda block: block.constraint.inequality, lambda block: block.random)
+            torch.from_numpy(flags).to(self.device) for flags in (self.layout.inequality, self.layout.random)
         )
-        if len({block.constraint.sign for block in self.blocks}) > 1:
-            signs = [block.constraint.sign for block in self.blocks for _ in range(block.size)]
-            self.signs, self.signs_here = torch.tensor(signs, dtype=self.dtype, device=self.device), np.array(signs)
-        else:
-            self.signs = self.signs_here = self.blocks[0].constraint.sign if self.blocks else 1.0
+        self.bounds, self.bounds_here = self._entries(self.layout.unnamed(np, bounds, float))
+        self.signs, self.signs_here = self._entries(self.layout.signs)
+
+    def _entries(self, values: np.ndarray) -> tuple[Any, Any]:
+        """One value a row, on the device and on the host; one number, which is faster, where all are the same."""
+        if len(set(values.tolist())) == 1:
+            return float(values[0]), float(values[0])
+        return torch.from_numpy(values).to(self.device, self.dtype), values

@@ -365,7 +365,7 @@ class TrackedLagrangian(AbstractConstrained):
                 self.indexed.size = size
             else:
                 self.metric = before
-        self.watch.look({b.name: b.constraint.sign * s.multipliers[b.rows] for b in self.constraints.blocks})
+        self.watch.look({b.name: b.sign * s.multipliers[b.rows] for b in self.constraints.blocks})
 
     def _survey(self, closure: Closure, seed: int) -> Survey:
         scales = None

@@ -44,11 +44,13 @@ def check_count(name: str, value: Any, least: int = 1, below: int | None = None)
     if is_number(value, int) and value >= least and (below is None or value < below):
         return
     kind = "a positive integer" if least == 1 else f"a whole number of at least {least}"
-    raise ValueError(f"{name} must be {kind}{'' if below is None else f' below {below:,}'}, found {value!r}.")
+    limit = "" if below is None else f" below {below}" if below < 1000 else f" below 2^{below.bit_length()}"
+    raise ValueError(f"{name} must be {kind}{limit}, found {value!r}.")
 
 
 def check_confidence(value: Any) -> None:
-    if not (is_number(value) and 0.5 <= value < 1):
+    scalar = np.ndim(value) == 0 and hasattr(value, "__float__") and not isinstance(value, bool)
+    if not (scalar and 0.5 <= value < 1):
         raise ValueError(f"confidence must be at least 0.5 and below 1, found {value!r}.")
 
 

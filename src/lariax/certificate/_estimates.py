@@ -7,36 +7,36 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float
 
 from lariax.certificate._cone import Face
-from lariax.certificate._draws import Feeds, Means, Plan, View, batch_means
-from lariax.certificate._interval import Bounds, Errors, Level, errors, interval, level, mean_intervals
-from lariax.certificate._multipliers import Fit, fit_multipliers
-from lariax.certificate._sizes import Sizes
-from lariax.certificate._spread import Spread, is_large
-from lariax.oracle import Oracle, Vector
+from lariax.certificate._draws import Means, SampledPoint, batch_means
+from lariax.certificate._interval import Errors, Intervals, Level, errors, interval, level, mean_intervals
+from lariax.certificate._multipliers import Fit, fit_dense, fit_multipliers
+from lariax.certificate._sizes import Magnitudes, row_sizes
+from lariax.certificate._spread import BatchMeans, is_large
+from lariax.oracle import AbstractStructure, Vector
 from lariax.prox import Zero
 from lariax.sets import Everything
 
 Multipliers = Float[Array, " m"]
 
 
-class Three(NamedTuple):
+class Measures(NamedTuple):
     """The measures that are 0 at a solution: in the units of the problem and, where sizes are known, in their own."""
 
-    stationarity: Bounds
-    feasibility: Bounds
-    complementarity: Bounds
+    stationarity: Intervals
+    feasibility: Intervals
+    complementarity: Intervals
 
 
-class Findings(NamedTuple):
-    """Everything that is known of a point, as arrays."""
+class Estimates(NamedTuple):
+    """Everything that samples show of a point, as arrays."""
 
-    lengths: Three
-    natural_residual: Bounds
-    objective: Bounds
-    residuals: Bounds
+    measures: Measures
+    natural_residual: Intervals
+    objective: Intervals
+    residuals: Intervals
     outside: Float[Array, ""]
 
 
@@ -47,104 +47,90 @@ class Levels(NamedTuple):
     values: Level
 
 
-def levels_for(oracle: Oracle, judged: int, seen: int, confidence: float, share: float = 1.0) -> Levels:
+def levels_for(structure: AbstractStructure, judged: int, seen: int, confidence: float, share: float = 1.0) -> Levels:
     """From so many batches each. What depends on multipliers has a `share` of what may go wrong."""
-    together = np.asarray([block.size for block in oracle.blocks for _ in range(block.size)], float)
-    entries = max(oracle.dimension, oracle.rows)
+    together = structure.layout.entrywise([block.size for block in structure.blocks], float)
+    entries = max(structure.coordinates.size, structure.rows)
     return Levels(
-        level(1 - share * (1 - confidence), judged, entries, together, oracle.dtype),
-        level(confidence, seen, entries, together, oracle.dtype),
+        level(1 - share * (1 - confidence), judged, entries, together, structure.dtype),
+        level(confidence, seen, entries, together, structure.dtype),
     )
 
 
 @eqx.filter_jit
-def fit(oracle: Oracle, feeds: Feeds, z: Vector, sizes: Multipliers, key: Key[Array, ""], plan: Plan) -> Fit:
+def fit(point: SampledPoint, sizes: Multipliers) -> Fit:
     """Least-squares multipliers, of the residuals."""
-    return fit_multipliers(oracle, feeds, z, key, plan, to_cone(oracle, z), sizes)
+    return fit_multipliers(point, to_cone(point.oracle, point.z), sizes)
 
 
-def judge(
-    oracle: Oracle,
-    feeds: Feeds,
-    z: Vector,
-    y: Multipliers,
-    sizes: Sizes,
-    key: Key[Array, ""],
-    plan: Plan,
-    at: Levels,
-    fitted: Fit | None = None,
-) -> Findings:
+def estimate(
+    point: SampledPoint, y: Multipliers, sizes: Magnitudes, at: Levels, fitted: Fit | None = None
+) -> Estimates:
     """Every interval of a certificate, for multipliers of the residuals that do not depend on these samples.
 
     Where they were fitted on others, values come from both, and the lower end of stationarity is that of the best
     multipliers. One compiled program; for large x several, so that each has the memory that the others have left.
     """
-    whole = _judge if is_large(plan.batches, z.size) else _judge_at_once
-    return whole(oracle, feeds, z, y, sizes, key, plan, at, fitted)
+    whole = _estimate if is_large(point.plan.batches, point.z.size) else _at_once
+    return whole(point, y, sizes, at, fitted)
 
 
-def _judge(
-    oracle: Oracle,
-    feeds: Feeds,
-    z: Vector,
-    y: Multipliers,
-    sizes: Sizes,
-    key: Key[Array, ""],
-    plan: Plan,
-    at: Levels,
-    fitted: Fit | None,
-) -> Findings:
-    return findings(oracle, means_of(oracle, feeds, z, y, key, plan), z, y, at, sizes, fitted)
+def _estimate(point: SampledPoint, y: Multipliers, sizes: Magnitudes, at: Levels, fitted: Fit | None) -> Estimates:
+    return estimates(point.oracle, means_of(point, y), point.z, y, at, sizes, fitted)
 
 
-_judge_at_once = eqx.filter_jit(_judge)
+_at_once = eqx.filter_jit(_estimate)
 
 
 @eqx.filter_jit
-def means_of(oracle: Oracle, feeds: Feeds, z: Vector, y: Multipliers, key: Key[Array, ""], plan: Plan) -> Means:
-    def lagrangian(view: View) -> Vector:
-        return view.pull(oracle.split(y))
-
-    return batch_means(oracle, feeds, z, key, plan, lagrangian, apart=True)
+def means_of(point: SampledPoint, y: Multipliers) -> Means:
+    """Of the objective, the residuals and the gradient of the Lagrangian."""
+    return batch_means(point, lambda view: view.pull(point.oracle.split(y)), apart=True)
 
 
-def findings(
-    oracle: Oracle,
+def estimates(
+    structure: AbstractStructure,
     means: Means,
     z: Vector,
     y: Multipliers,
     at: Levels,
-    sizes: Sizes | None,
+    sizes: Magnitudes | None,
     fitted: Fit | None = None,
-) -> Findings:
+) -> Estimates:
     """The same from batch means of the objective, the residuals and the gradient of the Lagrangian."""
-    bends = not isinstance(oracle.problem.simple, Everything | Zero)
+    bends = not isinstance(structure.simple, Everything | Zero)
     sampled = means.gradient.batches > 1
     face = fitted.face if fitted is not None and sampled else None
     if sizes is not None:  # of terms that some samples do not show, their sum shows something
         sizes = sizes._replace(entries=jnp.maximum(sizes.entries, jnp.abs(means.gradient.mean)))
-    left = _lefts(oracle, means.gradient, z, at.lengths, bends, sizes, face)
-    step = natural_residual(oracle, means.gradient, z, at.lengths) if bends else None
+    left = _stationarities(structure, means.gradient, z, at.lengths, bends, sizes, face)
+    step = natural_residual(structure, means.gradient, z, at.lengths) if bends else None
     seen = means._replace(gradient=None)
     if fitted is not None and fitted.seen is not None and sampled:
         seen = jax.tree.map(lambda *parts: jnp.concatenate(parts), fitted.seen, seen)
-    return _intervals(oracle, means.residuals, seen, z, y, at, left, step, sizes)
+    return _intervals(structure, means.residuals, seen, z, y, at, left, step, sizes)
 
 
-def _lefts(
-    oracle: Oracle, spread: Spread, z: Vector, at: Level, bends: bool, sizes: Sizes | None, face: Face | None
+def _stationarities(
+    structure: AbstractStructure,
+    spread: BatchMeans,
+    z: Vector,
+    at: Level,
+    bends: bool,
+    sizes: Magnitudes | None,
+    face: Face | None,
 ) -> Errors:
     """Stationarity in the units of the problem and in those of the entries, with and without a face: [face, unit]."""
     units = [jnp.ones((), z.dtype)] + ([] if sizes is None else [_inverse(sizes.entries) / float(np.sqrt(z.size))])
     ways = [(unit, part) for part in range(1 if face is None else 2) for unit in units]
     if is_large(spread.batches, z.size):
-        each = [stationarity(oracle, spread, z, at, bends, unit, face if part else None) for unit, part in ways]
+        each = [stationarity(structure, spread, z, at, bends, unit, face if part else None) for unit, part in ways]
         found = jax.tree.map(lambda *parts: jnp.stack(parts), *each)
     else:  # all of it in one piece of code
         some = jnp.stack([jnp.broadcast_to(unit, z.shape) for unit, _ in ways])
         parts = jnp.asarray([part for _, part in ways], z.dtype)
         found = jax.lax.map(
-            lambda way: stationarity(oracle, spread, z, at, bends, way[0], None if face is None else way[1] * face),
+            lambda way: stationarity(structure, spread, z, at, bends, way[0], None if face is None else way[1] * face),
             (some, parts),
         )
     return jax.tree.map(lambda part: part.reshape(-1, len(units), *part.shape[1:]), found)
@@ -152,10 +138,10 @@ def _lefts(
 
 @eqx.filter_jit
 def stationarity(
-    oracle: Oracle, spread: Spread, z: Vector, at: Level, bends: bool, unit: Array, face: Face | None
+    structure: AbstractStructure, spread: BatchMeans, z: Vector, at: Level, bends: bool, unit: Array, face: Face | None
 ) -> Errors:
     """Of what is left of the gradient; in other units, and without what lies in a face."""
-    cone = to_cone(oracle, z)
+    cone = to_cone(structure, z)
 
     def left(gradient: Vector) -> Vector:
         residual = cone(gradient)
@@ -165,13 +151,13 @@ def stationarity(
 
 
 @eqx.filter_jit
-def natural_residual(oracle: Oracle, spread: Spread, z: Vector, at: Level) -> Errors:
-    return errors(spread, _one_step(oracle, z), at, kinks=True)
+def natural_residual(structure: AbstractStructure, spread: BatchMeans, z: Vector, at: Level) -> Errors:
+    return errors(spread, _one_step(structure, z), at, kinks=True)
 
 
 @eqx.filter_jit
 def _intervals(
-    oracle: Oracle,
+    structure: AbstractStructure,
     judged: Float[Array, "k m"],
     seen: Means,
     z: Vector,
@@ -179,26 +165,26 @@ def _intervals(
     at: Levels,
     left: Errors,
     step: Errors | None,
-    sizes: Sizes | None,
-) -> Findings:
-    gaps = _outside(oracle, z, sizes)
+    sizes: Magnitudes | None,
+) -> Estimates:
+    gaps = _outside(structure, z, sizes)
     whole, *without = [jax.tree.map(lambda part, i=i: part[i], left) for i in range(left.length.shape[0])]
     measured = {"whole": (whole, at.lengths)}
     if without:
         measured["without"] = (without[0], at.lengths)
     if step is not None:
         measured["step"] = (jax.tree.map(lambda part: part[None], step), at.lengths)
-    if oracle.rows:
-        measured["slackness"] = (_slackness(oracle, judged, y, at.lengths, sizes), at.lengths)
-        measured["violation"] = (_violation(oracle, seen.residuals, gaps, at.values, sizes), at.values)
-    found = {"slackness": _exact(0 * gaps), "violation": _exact(gaps)} | _ends(measured)
+    if structure.rows:
+        measured["slackness"] = (_slackness(structure, judged, y, at.lengths, sizes), at.lengths)
+        measured["violation"] = (_violation(structure, seen.residuals, gaps, at.values, sizes), at.values)
+    found = {"slackness": _without_error(0 * gaps), "violation": _without_error(gaps)} | _ends(measured)
     stationary = found["whole"]
     if without:  # at the lower end the best multipliers count, whichever they are
         stationary = stationary._replace(low=jnp.minimum(stationary.low, found["without"].low))
     numbers = jnp.concatenate([seen.objective[:, None], seen.residuals], axis=1)
     each = mean_intervals(numbers, at.values._replace(rows=jnp.append(at.values.student, at.values.rows)))
-    return Findings(
-        Three(stationary, found["violation"], found["slackness"]),
+    return Estimates(
+        Measures(stationary, found["violation"], found["slackness"]),
         jax.tree.map(lambda part: part[0], found.get("step", stationary)),
         jax.tree.map(lambda part: part[0], each),
         jax.tree.map(lambda part: part[1:], each),
@@ -207,23 +193,27 @@ def _intervals(
 
 
 def _violation(
-    oracle: Oracle, residuals: Float[Array, "k m"], gaps: Float[Array, " u"], at: Level, sizes: Sizes | None
+    structure: AbstractStructure,
+    residuals: Float[Array, "k m"],
+    gaps: Float[Array, " u"],
+    at: Level,
+    sizes: Magnitudes | None,
 ) -> Errors:
     """Of residuals of equalities, excesses over bounds and the distance to the set."""
-    uneven = any(block.inequality for block in oracle.blocks)
-    units = [jnp.ones(oracle.rows, oracle.dtype)] + ([] if sizes is None else [_inverse(sizes.rows)])
+    uneven = structure.has_inequalities
+    units = [jnp.ones(structure.rows, structure.dtype)] + ([] if sizes is None else [_inverse(sizes.rows)])
 
     def seen(unit: Multipliers, gap: Float[Array, ""]) -> Errors:
         def length(r: Multipliers) -> Float[Array, " m+1"]:
-            return jnp.append(unit * jnp.where(oracle.inequality, jnp.maximum(r, 0), r), gap)
+            return jnp.append(unit * jnp.where(structure.inequality, jnp.maximum(r, 0), r), gap)
 
-        return errors(Spread.of(residuals), length, at, kinks=uneven)
+        return errors(BatchMeans.of(residuals), length, at, kinks=uneven)
 
     return jax.vmap(seen)(jnp.stack(units), gaps)
 
 
 def _slackness(
-    oracle: Oracle, residuals: Float[Array, "k m"], y: Multipliers, at: Level, sizes: Sizes | None
+    structure: AbstractStructure, residuals: Float[Array, "k m"], y: Multipliers, at: Level, sizes: Magnitudes | None
 ) -> Errors:
     """Of multipliers times residuals. Without units, of residuals in theirs, each as far as its multiplier has a share
     in what the Lagrangian exchanges."""
@@ -233,12 +223,14 @@ def _slackness(
         weights.append(share * _inverse(sizes.rows))
 
     def seen(weight: Multipliers) -> Errors:
-        return errors(Spread.of(residuals), lambda r: jnp.where(oracle.inequality, weight * r, 0), at, kinks=False)
+        return errors(
+            BatchMeans.of(residuals), lambda r: jnp.where(structure.inequality, weight * r, 0), at, kinks=False
+        )
 
     return jax.vmap(seen)(jnp.stack(weights))
 
 
-def _ends(measured: dict[str, tuple[Errors, Level]]) -> dict[str, Bounds]:
+def _ends(measured: dict[str, tuple[Errors, Level]]) -> dict[str, Intervals]:
     """The intervals of lengths; of those from as many batches in one piece of code."""
     found = {}
     for batches in sorted({seen.along.shape[-1] for seen, _ in measured.values()}):
@@ -254,11 +246,11 @@ def _ends(measured: dict[str, tuple[Errors, Level]]) -> dict[str, Bounds]:
     return found
 
 
-def _outside(oracle: Oracle, z: Vector, sizes: Sizes | None) -> Float[Array, " u"]:
+def _outside(structure: AbstractStructure, z: Vector, sizes: Magnitudes | None) -> Float[Array, " u"]:
     """How far x lies outside of its set, and that with every entry in units of its own."""
-    simple, x = oracle.problem.simple, oracle.x_of(z)
-    nearest = oracle.coordinates.ravel(simple.prox(x, 0.0))
-    inside = oracle.problem.within.contains(x) & jnp.isfinite(simple.value(x))
+    simple, x = structure.simple, structure.coordinates.unravel(z)
+    nearest = structure.coordinates.ravel(simple.prox(x, 0.0))
+    inside = jnp.isfinite(simple.value(x))
     units = [jnp.ones_like(z)]
     if sizes is not None:
         units.append(_inverse(jnp.maximum(sizes.lengths, jnp.maximum(jnp.abs(z), jnp.abs(nearest)))))
@@ -270,13 +262,13 @@ def _inverse(size: Array) -> Array:
     return jnp.where(size > 0, 1 / jnp.where(size > 0, size, 1), 0)
 
 
-def _exact(value: Array) -> Bounds:
-    return Bounds(value, value, value, jnp.zeros(value.shape, bool))
+def _without_error(value: Array) -> Intervals:
+    return Intervals(value, value, value, jnp.zeros(value.shape, bool))
 
 
-def to_cone(oracle: Oracle, z: Vector) -> Callable[[Vector], Vector]:
+def to_cone(structure: AbstractStructure, z: Vector) -> Callable[[Vector], Vector]:
     """g -> what is left of -g beside the normal cone, or the subdifferential, at x."""
-    simple, coordinates, x = oracle.problem.simple, oracle.coordinates, oracle.x_of(z)
+    simple, coordinates, x = structure.simple, structure.coordinates, structure.coordinates.unravel(z)
 
     def residual(gradient: Vector) -> Vector:
         nearest = simple.nearest_subgradient(x, coordinates.unravel(-gradient))
@@ -285,7 +277,24 @@ def to_cone(oracle: Oracle, z: Vector) -> Callable[[Vector], Vector]:
     return residual
 
 
-def _one_step(oracle: Oracle, z: Vector) -> Callable[[Vector], Vector]:
+def _one_step(structure: AbstractStructure, z: Vector) -> Callable[[Vector], Vector]:
     """g -> x - P(x - g)."""
-    simple, coordinates = oracle.problem.simple, oracle.coordinates
+    simple, coordinates = structure.simple, structure.coordinates
     return lambda gradient: z - coordinates.ravel(simple.prox(coordinates.unravel(z - gradient), 1.0))
+
+
+@eqx.filter_jit
+def estimates_from_means(
+    structure: AbstractStructure, z: Vector, y: Multipliers, means: Means, at: Levels, fitted: Fit | None
+) -> Estimates:
+    """`estimates` without units of their own, from batch means that another library has made."""
+    return estimates(structure, means._replace(gradient=BatchMeans.of(means.gradient)), z, y, at, None, fitted)
+
+
+@eqx.filter_jit
+def fit_from_means(
+    structure: AbstractStructure, z: Vector, means: Means, slope: Vector, jacobian: Float[Array, "m d"]
+) -> Fit:
+    """Least-squares multipliers from batch means of the values, the mean of grad f and the mean Jacobian."""
+    sizes = row_sizes(structure, jnp.mean(means.residuals, axis=0))
+    return fit_dense(structure, means, slope, jacobian, to_cone(structure, z), sizes)
