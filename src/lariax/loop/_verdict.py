@@ -16,6 +16,7 @@ from lariax.methods import Diagnosis
 from lariax.oracle import Batch, Look, Oracle, Vector
 
 SAMPLES = 2048
+FEW_BLOCKS = 32  # named constraints that are looked at one by one
 """Fresh samples behind a verdict, in two halves."""
 
 REACHES = (1e-2, 1e-1, 1.0)
@@ -257,7 +258,22 @@ def _has_gradient(oracle: Oracle, looks: list[Look]) -> Bool[Array, " blocks"]:
     def has_one(block: Array) -> Bool[Array, ""]:
         return jnp.any(jnp.stack([slope(look, i, block) for i, look in enumerate(looks)]) != 0)
 
-    return jax.lax.map(has_one, jnp.arange(len(oracle.blocks)))
+    def moved(look: Look, number: int) -> Bool[Array, " m"]:
+        """Which rows change along a random direction: all of them at once, by the transpose of the backward pass."""
+        nothing = tuple(jnp.zeros_like(r) for r in look.residuals)
+        at, push = jax.vjp(lambda weights: look.gradient(weights, objective=0.0), nothing)
+        (changes,) = push(jax.random.normal(jax.random.key(number), at.shape, at.dtype))
+        return (
+            oracle.join(tuple(jnp.any(change != 0, axis=0, keepdims=True).astype(at.dtype) for change in changes)) > 0
+        )
+
+    if len(oracle.blocks) <= FEW_BLOCKS:
+        return jax.lax.map(has_one, jnp.arange(len(oracle.blocks)))
+    try:
+        rows = jnp.any(jnp.stack([moved(look, i) for i, look in enumerate(looks)]), axis=0)
+    except (TypeError, ValueError, NotImplementedError):  # a backward pass that JAX cannot differentiate
+        return jnp.ones(len(oracle.blocks), bool)
+    return jnp.zeros(len(oracle.blocks), bool).at[oracle.layout.owners].max(rows)
 
 
 def _listed(names: list[str]) -> str:

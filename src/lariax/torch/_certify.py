@@ -27,10 +27,11 @@ from lariax.certificate import (
 )
 from lariax.oracle import Coordinates, Structure
 from lariax.prox import AbstractProximable, Zero
+from lariax.torch._batches import rows_of
 from lariax.torch._constraints import AbstractConstraint, Constraints, Seen
 from lariax.torch._multipliers import Multipliers
 from lariax.torch._optimizer import AbstractConstrained
-from lariax.torch._passes import Closure, Passes, Space, precision_of, rows_of
+from lariax.torch._passes import Closure, Passes, Space, precision_of
 from lariax.utils import check_confidence
 
 MOST_BATCHES, FEWEST_BATCHES = 64, 8

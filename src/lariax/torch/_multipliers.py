@@ -10,7 +10,7 @@ import torch.distributed as distributed
 from torch import Tensor
 
 from lariax.torch._constraints import AbstractConstraint, Proxy
-from lariax.torch._tuned import Arriving
+from lariax.torch._transfer import Transfer
 from lariax.tuned import Estimate
 from lariax.tuned import Multipliers as Core
 
@@ -68,7 +68,7 @@ class Multipliers:
     ) -> None:
         self.core = Core(constraints, steps)
         self.parameters = None if parameters is None else [p for p in parameters if p.requires_grad]
-        self._pending: tuple[list[tuple[str, tuple[int, ...]]], list[str], Arriving] | None = None
+        self._pending: tuple[list[tuple[str, tuple[int, ...]]], list[str], Transfer] | None = None
         self._told: dict[str, Any] = {}  # values from `update` that the next call takes in
         self._by_update: set[str] = set()
         self._joined = False
@@ -243,7 +243,7 @@ class Multipliers:
             numbers = _agreed(numbers, len(parts), losses.device)
         if losses.device.type != "cpu":
             numbers = [torch.as_tensor(number, device=losses.device).float() for number in numbers]
-        self._pending = parts, list(looks), Arriving(*numbers)
+        self._pending = parts, list(looks), Transfer(*numbers)
         if losses.device.type == "cpu":
             self._arrive()
 
