@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 import lariax as lx
+from lariax.loop._verdict import KINKED, _jumps
+from lariax.oracle import Batch, bind
 from lariax.problem import LinearSystem
+from lariax.tuned.constants import SLOPE_SHARE
 from lariax.tuned.shape import ShapeInputs, has_lost_coupling, whitened
 
 NORMAL = lx.Distribution(lambda key: jax.random.normal(key, (3,)))
@@ -74,6 +77,16 @@ def test_a_proxy_is_solved():
 def test_a_proxy_of_another_shape_is_refused():
     with pytest.raises(ValueError, match="one shape"):
         lx.Proxy(jnp.zeros(2), jnp.zeros(3))
+
+
+@pytest.mark.parametrize(("activation", "expected"), [(jnp.tanh, False), (jax.nn.relu, True)], ids=["tanh", "relu"])
+def test_kinks_are_seen_where_there_are_some(activation, expected):
+    """A smooth network has none, however much it bends: 40 units for each of 256 samples, and 256 chances to err."""
+    inner = jax.random.normal(jax.random.key(0), (40, 3))
+    problem = lx.Problem(lambda x, z: jnp.mean(activation(inner @ (x + z))), samples=NORMAL)
+    x, batch = jnp.ones(3), Batch((jax.random.normal(jax.random.key(1), (256, 3)),))
+    oracle = bind(problem, x, (x,), batch_size=256, copies=1, has_slacks=False)
+    assert (int(_jumps(oracle, x, batch, jax.random.key(2))) >= KINKED) == expected
 
 
 # --- inequalities that are coupled
