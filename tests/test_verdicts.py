@@ -51,6 +51,7 @@ def test_verdict(name):
         assert "lx.Proxy" in result.message
     if status == "infeasible_stationary":
         assert "'limit'" in result.message
+        assert np.max(np.abs(result.multipliers["limit"])) < 1e5  # also where its gradient vanishes, as at x.x = 0
 
 
 def test_a_run_that_is_on_its_way_has_spent_its_budget():
@@ -136,6 +137,17 @@ def test_the_coupling_ends_with_a_multiplier():
     shape = shaped(inputs([1.0, 0.5, 0.0], [0.0, 0.0, 50.0]))
     assert not has_lost_coupling(np, shape, np.array([1.0, 0.5, 0.0]))
     assert has_lost_coupling(np, shape, np.array([1.0, 0.0, 0.0]))
+
+
+def test_a_row_whose_gradient_vanishes_keeps_a_length():
+    """Penalty and multipliers are measured by it: 1 / ||J||^2 would run away. It is forgotten by and by."""
+    loaded = inputs([0.0, 0.0, 0.0], [0.0, 0.0, 0.0], inequality=[False] * 3)
+    before, vanished = shaped(loaded), JACOBIAN * [[1e-9], [1.0], [1.0]]
+    after = whitened(np, vanished, NOTHING, NOTHING, loaded, before)
+    assert after.gram[0, 0] == pytest.approx(0.8 * SLOPE_SHARE**2)
+    np.testing.assert_array_equal(np.diag(after.gram)[1:], np.diag(before.gram)[1:])
+    assert after.penalty[0, 0] <= 1.01 / (0.8 * SLOPE_SHARE**2)
+    assert whitened(np, vanished, NOTHING, NOTHING, loaded, after).gram[0, 0] == pytest.approx(0.64 * SLOPE_SHARE**2)
 
 
 def test_a_system_whose_rows_differ_in_scale_has_a_solution():

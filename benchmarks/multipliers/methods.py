@@ -146,16 +146,6 @@ def with_barrier(training: Training, steps: int, setting: tuple[str, float]) -> 
     return weigh
 
 
-def plain(training: Training, steps: int, weight: float) -> Weigh:
-    """What a loop without a rule does: a weighted sum of means."""
-
-    def weigh(losses: Tensor, values: Values) -> Tensor:
-        slopes = [each.surrogate if isinstance(each, lt.Proxy) else each for each in values.values()]
-        return losses.mean() + weight * sum(slope.mean() for slope in slopes)
-
-    return weigh
-
-
 class Method(NamedTuple):
     build: Callable[[Training, int, Setting], Weigh]
     grid: list[Setting]
@@ -163,7 +153,6 @@ class Method(NamedTuple):
 
 RATES = [1e-4, 1e-3, 1e-2, 1e-1]
 FRONT = Method(fixed, [0.0, 0.03, 0.1, 0.3, 1.0, 3.0])
-PLAIN = Method(plain, [0.1])
 METHODS = {
     "ours": Method(ours, [None]),
     "dual ascent": Method(dual_ascent, RATES),
@@ -175,12 +164,15 @@ METHODS = {
 ABLATIONS = {
     "no look ahead": {"TRUST": 0.0},
     "no slow slope": {"LONG": 0.05},
-    "no quick part": {"BAND": 1e9},
+    "no sudden part": {"BAND": 1e9},
     "no quick wish": {"QUICK": 0.0},
     "no margin": {"MARGIN": 0.0},
     "noise not looked at": {"SURE": 0.0, "BEYOND": 0.0},
     "no floor of the window": {"FLOOR": 0.0},
     "to the very end": {"END": 1.0},
     "limit of 3 units": {"LIMIT": 3.0},
+    "no pools": {"POOL": 0.0},
+    "units of the last look": {"UNITS_MEMORY": 0.1},
+    "a tenth of the penalty": {"EXACT": 0.3},
 }
 """Constants of `lariax.tuned._pressure` that turn a part of the rule off."""

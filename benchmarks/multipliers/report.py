@@ -72,7 +72,12 @@ def report(
     if costs:
         rows = [(name, f"{a:.0f}", f"{b:.0f}", f"{ratio:.3f}") for name, (a, b, ratio) in costs.items()]
         head = ("scenario", "weighted sum", "ours", "ratio")
-        lines += ["", "Microseconds of processor time of a step, in turns, medians:", "", *table(head, rows)]
+        lines += [
+            "",
+            "Microseconds of processor time of a step, the mean over a run, in turns with a weighted sum:",
+            "",
+            *table(head, rows),
+        ]
     if parts:
         names = list(next(iter(parts.values())))
         rows = [(title, *(f"{lost[name]:+.3f}" for name in names)) for title, lost in parts.items()]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from benchmarks.multipliers.methods import ABLATIONS, FRONT, METHODS, PLAIN, Method, Weigh
+from benchmarks.multipliers.methods import ABLATIONS, FRONT, METHODS, Method
 from benchmarks.multipliers.scenarios import Scenario
 from lariax.tuned import _pressure
 
@@ -17,7 +17,7 @@ from lariax.tuned import _pressure
 class Outcome(NamedTuple):
     objective: float
     violation: float
-    seconds: float
+    seconds: float  # of the processor
     quality: float | None
 
 
@@ -40,17 +40,25 @@ class Found(NamedTuple):
     methods: dict[str, Merit]
 
 
-def kept(path: Path | None) -> dict[str, Found]:
-    """Figures from an earlier run."""
-    if path is None or not path.exists():
-        return {}
-    stored = json.loads(path.read_text())
-    return {n: Found(tuple(s), {t: Merit(*m) for t, m in methods.items()}) for n, (s, methods) in stored.items()}
+class Runs:
+    """Runs made until now, kept in a file if there is one: a line each, added when it is done."""
 
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.known: dict[str, Outcome] = {}
+        for line in path.read_text().splitlines() if path is not None and path.exists() else ():
+            key, outcome = json.loads(line)
+            self.known[key] = Outcome(*outcome)
 
-def keep(path: Path | None, found: dict[str, Found]) -> None:
-    if path is not None:
-        path.write_text(json.dumps(found, indent=1))
+    def get(self, name: str, scenario: Scenario, title: str, method: Method, setting: Any, seed: int) -> Outcome:
+        key = json.dumps([name, title, setting, seed])
+        if key not in self.known:
+            self.known[key] = train(scenario, seed, method, setting)
+            print(key, *(round(x, 4) if x is not None else "" for x in self.known[key]), flush=True)
+            if self.path is not None:
+                with self.path.open("a") as file:
+                    file.write(json.dumps([key, self.known[key]]) + "\n")
+        return self.known[key]
 
 
 def train(scenario: Scenario, seed: int, method: Method, setting: Any) -> Outcome:
@@ -58,41 +66,59 @@ def train(scenario: Scenario, seed: int, method: Method, setting: Any) -> Outcom
     training = scenario.make(seed)
     optimizer = torch.optim.Adam(training.model.parameters(), lr=scenario.rate)
     weigh = method.build(training, scenario.steps, setting)
-    begin = time.perf_counter()
+    begin = time.process_time()
     for k, batch in zip(range(1, scenario.steps + 1), training.batches, strict=False):
         optimizer.param_groups[0]["lr"] = scenario.rate_at(k)
         losses, values = training.closure(batch)
         optimizer.zero_grad()
         weigh(losses, values).backward()
         optimizer.step()
-    seconds = time.perf_counter() - begin
+    seconds = time.process_time() - begin
     objective, residuals = training.exact()
     equality = not next(iter(training.constraints.values())).inequality
     violation = float(np.abs(residuals).max() if equality else np.maximum(residuals, 0).max())
     return Outcome(objective, violation, seconds, training.quality() if training.quality else None)
 
 
-def figures(known: dict[str, Scenario], seeds: int, wanted: list[str] | None) -> dict[str, Found]:
-    found = {}
+FINALISTS = 2  # settings of a grid that go on to the other seeds
+
+
+def figures(known: dict[str, Scenario], seeds: int, wanted: list[str] | None, runs: Runs) -> dict[str, Found]:
+    """Of a method with a grid the two settings that are best for the first seed go on, and the better in the mean over
+    all seeds counts."""
+    methods = {"fixed weight": FRONT, **METHODS}
+    chosen = {title: method for title, method in methods.items() if wanted is None or title in wanted}
+    spreads = {}
     for name, scenario in known.items():
-        front = [train(scenario, 0, FRONT, weight) for weight in FRONT.grid]
-        spreads = tuple(float(np.ptp([run[part] for run in front])) for part in range(2))
-        chosen = {}
-        for title, method in METHODS.items():
-            if wanted is None or title in wanted:
-                chosen[title] = best(scenario, seeds, method, spreads)
-                print(name, title, chosen[title], flush=True)
-        chosen["fixed weight"] = best(scenario, seeds, FRONT, spreads)
-        print(name, "fixed weight", chosen["fixed weight"], flush=True)
-        found[name] = Found(spreads, chosen)
-    return found
+        front = [runs.get(name, scenario, "fixed weight", FRONT, weight, 0) for weight in FRONT.grid]
+        spreads[name] = tuple(float(np.ptp([run[part] for run in front])) for part in range(2))
+    for (name, scenario), (title, method) in itertools.product(known.items(), chosen.items()):
+        for setting in method.grid:
+            runs.get(name, scenario, title, method, setting, 0)
+    return {
+        name: Found(
+            spreads[name],
+            {
+                title: best(name, scenario, title, method, seeds, spreads[name], runs)
+                for title, method in chosen.items()
+            },
+        )
+        for name, scenario in known.items()
+    }
 
 
-def best(scenario: Scenario, seeds: int, method: Method, spreads: tuple[float, ...]) -> Merit:
-    """Of the setting that is best for the first seed, in the mean over all."""
-    first = [(train(scenario, 0, method, setting), setting) for setting in method.grid]
-    run, setting = min(first, key=lambda pair: np.nan_to_num(_merits([pair[0]], spreads)[0], nan=np.inf))
-    return _merit([run, *(train(scenario, seed, method, setting) for seed in range(1, seeds))], spreads, setting)
+def best(
+    name: str, scenario: Scenario, title: str, method: Method, seeds: int, spreads: tuple[float, ...], runs: Runs
+) -> Merit:
+    def merit(setting: Any, count: int) -> Merit:
+        outcomes = [runs.get(name, scenario, title, method, setting, seed) for seed in range(count)]
+        return _merit(outcomes, spreads, setting)
+
+    def order(found: Merit) -> float:
+        return float(np.nan_to_num(found.merit, nan=np.inf))
+
+    first = sorted((merit(setting, 1) for setting in method.grid), key=order)
+    return min((merit(found.setting, seeds) for found in first[:FINALISTS]), key=order)
 
 
 def _merits(runs: list[Outcome], spreads: tuple[float, ...]) -> list[float]:
@@ -109,41 +135,20 @@ def _merit(runs: list[Outcome], spreads: tuple[float, ...], setting: Any) -> Mer
     return Merit(float(np.mean(merits)), error, objective, violation, seconds, quality, setting)
 
 
-def cost(scenario: Scenario, repeats: int = 9, inner: int = 256) -> tuple[float, float, float]:
-    """Microseconds of processor time of a step with a fixed weight and with ours, in turns, and the median ratio."""
-    training = scenario.make(0)
-    optimizer = torch.optim.Adam(training.model.parameters(), lr=0.0)
-    batches = itertools.cycle(list(itertools.islice(training.batches, 64)))
-    ways = [method.build(training, 10_000, setting) for method, setting in ((PLAIN, 0.1), (METHODS["ours"], None))]
-
-    def clock(weigh: Weigh) -> float:
-        begin = time.process_time()
-        for batch in itertools.islice(batches, inner):
-            losses, values = training.closure(batch)
-            optimizer.zero_grad()
-            weigh(losses, values).backward()
-            optimizer.step()
-        return (time.process_time() - begin) / inner * 1e6
-
-    for weigh in ways:
-        clock(weigh)
-    pairs = [tuple(clock(weigh) for weigh in ways) for _ in range(repeats)]
-    plain, own = (float(np.median(column)) for column in zip(*pairs, strict=True))
-    return plain, own, float(np.median([b / a for a, b in pairs]))
-
-
 def ablations(known: dict[str, Scenario], seeds: int, found: dict[str, Found]) -> dict[str, dict[str, float]]:
     """What the merit loses with a part of the rule turned off."""
-    whole = {name: best(each, seeds, METHODS["ours"], found[name].spreads).merit for name, each in known.items()}
+
+    def merit(name: str, scenario: Scenario) -> float:
+        outcomes = [train(scenario, seed, METHODS["ours"], None) for seed in range(seeds)]
+        return _merit(outcomes, found[name].spreads, None).merit
+
+    whole = {name: merit(name, scenario) for name, scenario in known.items()}
     lost: dict[str, dict[str, float]] = {}
     for title, constants in ABLATIONS.items():
-        kept = {name: getattr(_pressure, name) for name in constants}
+        before = {name: getattr(_pressure, name) for name in constants}
         for name, value in constants.items():
             setattr(_pressure, name, value)
-        lost[title] = {
-            name: best(scenario, seeds, METHODS["ours"], found[name].spreads).merit - whole[name]
-            for name, scenario in known.items()
-        }
-        for name, value in kept.items():
+        lost[title] = {name: merit(name, scenario) - whole[name] for name, scenario in known.items()}
+        for name, value in before.items():
             setattr(_pressure, name, value)
     return lost

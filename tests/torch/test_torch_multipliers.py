@@ -150,7 +150,7 @@ def test_shared_tensors_serve_in_the_place_of_parameters():
     for _ in range(20):
         logits = model(torch.randn(8, 3)).squeeze(1)
         multipliers.lagrangian(logits**2, {"c": logits + 1}, shared=logits).backward()
-    assert multipliers.core.looks("c") == 8
+    assert multipliers.core.looks("c") == 10  # in calls 1 to 6, 8, 10, 13 and 17
     assert model.weight.grad is not None
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ import optax
 import pytest
 
 import lariax as lx
-from lariax.tuned import host, pressed, relaxed
+from lariax.tuned import Kind, emptied, empty, host, is_full, pooled, pressed, relaxed
 
 
 def loop(multipliers, steps, noise=0.1, rate=0.01, bound=1.0, seed=0):
@@ -114,14 +115,63 @@ def test_jax_and_numpy_give_the_same_numbers():
             np.testing.assert_allclose(found[name], expected[name], rtol=1e-9, atol=1e-12)
 
 
-def test_the_rule_is_the_same_entry_by_entry_and_by_numbers():
-    numbers, arrays = relaxed(0.0), relaxed(np.zeros(2))
-    rng = np.random.default_rng(3)
-    for _ in range(60):
-        value = rng.normal()
-        numbers = pressed(host, numbers, True, value, 1.0, 100.0, 3.0)
-        arrays = pressed(np, arrays, True, np.full(2, value), np.ones(2), 100.0, 3.0)
-    np.testing.assert_allclose(arrays.units, numbers.units, rtol=1e-12)
+@pytest.mark.parametrize("exact", [False, True], ids=["random", "exact"])
+def test_the_rule_is_the_same_entry_by_entry_and_by_numbers(exact):
+    kind, rng = Kind(True, exact), np.random.default_rng(3)
+    states = [(host, relaxed(0.0), empty(0.0)), (np, relaxed(np.zeros(2)), empty(np.zeros(2)))]
+    for _ in range(300):
+        value = rng.normal() + 0.5
+        for i, (xp, state, pool) in enumerate(states):
+            residual = value if i == 0 else np.full(2, value)
+            pool = pooled(xp, pool, residual, math.nan)
+            if is_full(pool):
+                state, pool = pressed(xp, state, pool, kind, 400.0, 1.0, 3.0), emptied(pool)
+            states[i] = xp, state, pool
+    (_, numbers, _), (_, arrays, _) = states
+    assert numbers.multiplier > 0
+    for one, other in zip(numbers, arrays, strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-12)
+
+
+def test_an_exact_violation_is_weighed_at_once_as_an_augmented_lagrangian_does():
+    """weight = multiplier + penalty r, with penalty r = 3 units where r is as large as ever."""
+    multipliers = lx.Multipliers({"c": lx.Equal(bound=0.0, samples=None)}, steps=1000)
+    multipliers.look("c", (4.0, 1.0), (4.0, 1.0))  # a unit of 2
+    for _ in range(30):
+        multipliers.update({"c": 0.5})
+    before, penalty, _ = multipliers.exactly("c")
+    assert 0.5 * penalty == pytest.approx(3 * 2.0)
+    multipliers.update({"c": 0.1})
+    multiplier, penalty, _ = multipliers.exactly("c")
+    assert multiplier == pytest.approx(before + penalty * 0.1 / (0.1 * 1000))  # as much for good after a tenth
+    assert multipliers["c"] == pytest.approx(multiplier + 0.1 * penalty)
+
+
+def test_a_new_unit_does_not_move_a_multiplier():
+    multipliers = lx.Multipliers({"c": lx.AtMost(bound=1.0)}, steps=500)
+    multipliers.look("c", (1.0, 1.0), (1.0, 1.0))
+    for _ in range(100):
+        before = multipliers.update({"c": (1.5, 0.1)})["c"]
+    for _ in range(20):
+        multipliers.look("c", (100.0, 1.0), (100.0, 1.0))
+    assert multipliers["c"] == before > 0
+
+
+def test_several_calls_at_once_have_the_bits_of_one_after_the_other():
+    kinds = {"a": lx.AtMost(bound=1.0), "b": lx.Equal(bound=np.array([0.0, 0.5])), "c": lx.Equal(samples=None)}
+    one, other = (lx.Multipliers(kinds, steps=700) for _ in range(2))
+    rng, at = np.random.default_rng(4), 0
+    values = {"a": rng.normal(size=800) + 1, "b": rng.normal(size=(800, 2)), "c": rng.normal(size=800)}
+    while at < 800:
+        count = min(int(rng.integers(1, 6)), 800 - at)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # call 701 of 700
+            for i in range(at, at + count):
+                told = {name: (each[i], np.zeros(()) if name == "c" else math.nan) for name, each in values.items()}
+                one.update(told)
+            other.advance_by(count, {name: each[at : at + count] for name, each in values.items()})
+        at += count
+    assert one.state_dict() == other.state_dict()
 
 
 # --- rough use

@@ -78,7 +78,7 @@ def test_an_estimate_that_is_lost_is_opened_again():
 
 
 def test_rates_are_those_of_a_mean_at_first_and_of_a_window_later():
-    assert rate_at(host, 0) == 0.5
+    assert (rate_at(host, 0), rate_at(host, 40)) == (0.5, 0.1)
     assert rate_at(host, 10_000) == 0.01
     assert [interval_at(host, k) for k in (1, 255, 256, 1024, 4096, 16384)] == [1, 1, 4, 16, 64, 256]
     refreshes = [int(next_refresh(np, k, 4, 8)) for k in (0, 4, 12, 100)]

@@ -6,10 +6,40 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from lariax.tuned import Pressure, Sizes, checked, limit_of, looked, passed, pressed, relaxed, spread, unit_of, unseen
+from lariax.tuned import (
+    Kind,
+    Pool,
+    Pressure,
+    Sizes,
+    checked,
+    emptied,
+    empty,
+    is_full,
+    kind_of,
+    limit_of,
+    looked,
+    passed,
+    pooled,
+    pressed,
+    relaxed,
+    spread,
+    unit_of,
+    unseen,
+    weight_of,
+)
 
 Named = dict[str, Array]
-RuleState = dict[str, tuple[Pressure, Sizes]]
+
+
+class Ruled(NamedTuple):
+    """One constraint's part of the state."""
+
+    pool: Pool
+    pressure: Pressure
+    sizes: Sizes
+
+
+RuleState = dict[str, Ruled]
 
 
 class Look(NamedTuple):
@@ -49,13 +79,7 @@ def multiplier_rule(constraints: Mapping[str, Any], steps: int | None = None) ->
     checked(constraints, steps)
 
     def init(values: Mapping[str, Any]) -> RuleState:
-        def start(value: Any) -> tuple[Pressure, Sizes]:
-            like = jnp.asarray(value, jnp.result_type(float))
-            zero = jnp.zeros((), like.dtype)
-            pressure = relaxed(jnp.zeros_like(like))._replace(calls=zero, count=jnp.zeros_like(like))
-            return pressure, Sizes(*(zero + number for number in unseen()))
-
-        return {name: start(values[name]) for name in constraints}
+        return {name: started(jnp.asarray(values[name], jnp.result_type(float))) for name in constraints}
 
     def update(
         state: RuleState,
@@ -66,34 +90,46 @@ def multiplier_rule(constraints: Mapping[str, Any], steps: int | None = None) ->
     ) -> tuple[Named, RuleState]:
         multipliers, new = {}, {}
         for name, constraint in constraints.items():
-            pressure, sizes = state[name]
+            old, kind = state[name], kind_of(constraint)
             if looks and name in looks:
-                sizes = looked(jnp, sizes, pressure.calls + 1, *looks[name])
-            value = jnp.asarray(values[name], pressure.level.dtype)
+                old = old._replace(sizes=looked(jnp, old.sizes, kind, old.pool.calls + 1, *looks[name]))
+            value = jnp.asarray(values[name], old.pressure.level.dtype)
             variance = jnp.asarray((variances or {}).get(name, jnp.nan), value.dtype)
             noise = jnp.asarray(jnp.nan if objective_variance is None else objective_variance, value.dtype)
-            new[name] = _moved(pressure, sizes, constraint, value, variance, noise, steps)
-            pressure, sizes = new[name]
-            multipliers[name] = constraint.sign * unit_of(jnp, sizes, pressure.widest) * pressure.units + 0.0
+            sizes = spread(jnp, old.sizes, old.pool.count, noise, jnp.mean(variance))
+            residual = constraint.sign * (value - constraint.bound)
+            new[name] = turned(old._replace(sizes=sizes), residual, variance, kind, steps)
+            multipliers[name] = constraint.sign * weighed(new[name], kind) + 0.0
         return multipliers, new
 
     return MultiplierRule(init, update)
 
 
-def _moved(
-    old: Pressure, sizes: Sizes, constraint: Any, value: Array, variance: Array, noise: Array, steps: int | None
-) -> tuple[Pressure, Sizes]:
-    """State and sizes after a value; entries that are not finite keep theirs."""
-    total = None if steps is None else float(steps)
-    finite = jnp.isfinite(value)
-    sizes = spread(jnp, sizes, jnp.max(old.count), noise, jnp.mean(variance))
-    residual = constraint.sign * (value - constraint.bound)
-    safe = jnp.where(finite, residual, old.level)
-    new = pressed(jnp, old, constraint.inequality, safe, variance, total, limit_of(jnp, sizes))
-    kept = passed(old)
-    pairs = zip(new._replace(calls=kept.calls), kept, strict=True)
-    return Pressure(*(jnp.where(finite, a, b) if jnp.ndim(b) else _scalar(finite, a, b) for a, b in pairs)), sizes
+def started(like: Array) -> Ruled:
+    """Before the first value."""
+    zero = jnp.zeros((), like.dtype)
+    shaped = jnp.zeros_like(like)
+    pool = empty(shaped)._replace(calls=zero, count=zero, size=zero)
+    return Ruled(pool, relaxed(shaped)._replace(pools=zero), Sizes(*(zero + number for number in unseen())))
 
 
-def _scalar(finite: Array, new: Any, old: Any) -> Any:
-    return jnp.where(jnp.all(finite), new, old)
+def turned(old: Ruled, residual: Array, variance: Any, kind: Kind, steps: Any) -> Ruled:
+    """After a value; one that is not finite is left out."""
+    finite = jnp.all(jnp.isfinite(residual))
+    pool = pooled(jnp, old.pool, jnp.where(finite, residual, old.pool.last), variance)
+    pool = _chosen(finite, pool, passed(old.pool))
+    full = is_full(pool) & finite
+    unit = unit_of(jnp, old.sizes, old.pressure.widest)
+    total = None if steps is None else jnp.asarray(steps, residual.dtype)
+    new = pressed(jnp, old.pressure, pool, kind, total, unit, limit_of(jnp, old.sizes) * unit)
+    return Ruled(_chosen(full, emptied(pool), pool), _chosen(full, new, old.pressure), old.sizes)
+
+
+def weighed(state: Ruled, kind: Kind, residual: Any = None) -> Array:
+    """The multiplier, in the Lagrangian of residuals: at `residual` if that is known exactly, else at the last one."""
+    limit = limit_of(jnp, state.sizes) * unit_of(jnp, state.sizes, state.pressure.widest)
+    return weight_of(jnp, state.pressure, kind, state.pool.last if residual is None else residual, limit)
+
+
+def _chosen(first: Array, one: Any, other: Any) -> Any:
+    return type(one)(*(jnp.where(first, a, b) for a, b in zip(one, other, strict=True)))

@@ -9,13 +9,14 @@ import optax
 from jaxtyping import Array, Float, Int, PyTree
 
 from lariax.methods._base import AbstractMethod, Answer, Diagnosis, Needs
+from lariax.methods._multiplier_rule import Ruled, started, turned, weighed
 from lariax.oracle import Batch, Oracle, Vector
 from lariax.oracle import Look as Seen
 from lariax.prox import Zero
 from lariax.sets import Everything
-from lariax.tuned import Pressure, Sizes, limit_of, looked, pressed, relaxed, unit_of, unseen
+from lariax.tuned import Kind, looked, unit_of
 
-Rule = tuple[tuple[Pressure, Sizes], ...]
+Rule = tuple[Ruled, ...]
 """One entry a constraint."""
 
 
@@ -85,14 +86,7 @@ class Optax(AbstractMethod):
 
     def init(self, oracle: Oracle, point: Vector, batches: Batch) -> OptaxState:
         seen = oracle.look(point, batches.first)
-        zero = jnp.zeros((), oracle.dtype)
-        rule = tuple(
-            (
-                relaxed(jnp.zeros(block.size, oracle.dtype))._replace(calls=zero, count=zero),
-                Sizes(*(zero + number for number in unseen())),
-            )
-            for block in oracle.blocks
-        )
+        rule = tuple(started(jnp.zeros(block.size, oracle.dtype)) for block in oracle.blocks)
         inner = self.optimizer.init(oracle.coordinates.unravel(point, cast=False))
         return OptaxState(point, inner, rule, jnp.zeros(oracle.rows, oracle.dtype), seen.gradient())
 
@@ -104,52 +98,51 @@ class Optax(AbstractMethod):
         halves = oracle.look_at_parts(state.x, batch, 2)
         objective = _sizes([half.gradient() for half in halves])
         rule = []
-        for i, (pressure, sizes) in enumerate(state.rule):
-            own = _sizes([_of_entry(oracle, half, i, sizes.looks) for half in halves])
+        for i, (each, kind) in enumerate(zip(state.rule, _kinds(oracle), strict=True)):
+            own = _sizes([_of_entry(oracle, half, i, each.sizes.looks) for half in halves])
             products, squares = zip(objective, own, strict=True)
-            rule.append((pressure, looked(jnp, sizes, pressure.calls + 1, products, squares)))
+            rule.append(each._replace(sizes=looked(jnp, each.sizes, kind, each.pool.calls + 1, products, squares)))
         return self._step(oracle, state, batch, tuple(rule))
 
     def _step(self, oracle: Oracle, state: OptaxState, batch: Batch, rule: Rule) -> OptaxState:
         seen = oracle.look(state.x, batch)
-        gradient = seen.gradient(oracle.split(state.multipliers))
+        means = [jnp.mean(rows, axis=0) for rows in seen.residuals]
+        weights = [weighed(*parts) for parts in zip(state.rule, _kinds(oracle), means, strict=True)]
+        gradient = seen.gradient(oracle.split(_joined(weights, oracle)))
         slope, x = (oracle.coordinates.unravel(vector, cast=False) for vector in (gradient, state.x))
         moves, inner = self.optimizer.update(slope, state.inner, x)
         point = oracle.coordinates.ravel(optax.apply_updates(x, moves))
         if not oracle.is_free:
             point = oracle.prox(point, 1.0)
-        rule = self._turned(oracle, rule, seen)
-        weights = [unit_of(jnp, sizes, pressure.widest) * pressure.units for pressure, sizes in rule]
-        multipliers = jnp.concatenate(weights) if weights else state.multipliers
-        return OptaxState(point, inner, rule, multipliers, gradient)
-
-    def _turned(self, oracle: Oracle, rule: Rule, seen: Seen) -> Rule:
-        """The rule after the values of one batch."""
-        means, variances = oracle.join(seen.residuals), oracle.variances(seen.residuals)
-        new = []
-        for block, (pressure, sizes) in zip(oracle.blocks, rule, strict=True):
-            mean, variance, limit = means[block.rows], variances[block.rows], limit_of(jnp, sizes)
-            new.append((pressed(jnp, pressure, block.inequality, mean, variance, self.steps, limit), sizes))
-        return tuple(new)
+        rule = tuple(
+            turned(each, mean, jnp.zeros_like(mean) if kind.exact else jnp.nan, kind, self.steps)
+            for each, kind, mean in zip(rule, _kinds(oracle), means, strict=True)
+        )
+        weights = [weighed(each, kind) for each, kind in zip(rule, _kinds(oracle), strict=True)]
+        return OptaxState(point, inner, rule, _joined(weights, oracle), gradient)
 
     def answer(self, oracle: Oracle, state: OptaxState, k: Float[Array, ""]) -> Answer:
-        return Answer(state.x, _levels(oracle, state.rule), state.multipliers)
+        levels = _joined([each.pressure.level for each in state.rule], oracle)
+        return Answer(state.x, levels, state.multipliers)
 
     def diagnose(self, oracle: Oracle, state: OptaxState, k: Float[Array, ""]) -> Diagnosis:
         found = jnp.asarray(False)
-        for block, (pressure, _) in zip(oracle.blocks, state.rule, strict=True):
-            level = pressure.level if block.inequality else jnp.abs(pressure.level)
-            found = found | jnp.any(level > 3 * pressure.deviation)
+        for block, each in zip(oracle.blocks, state.rule, strict=True):
+            level = each.pressure.level if block.inequality else jnp.abs(each.pressure.level)
+            found = found | jnp.any(level > 3 * each.pressure.deviation)
         return Diagnosis(violated=found)
 
     def observe(self, oracle: Oracle, state: OptaxState, k: Float[Array, ""]) -> dict[str, Array]:
-        units = [unit_of(jnp, sizes, jnp.max(pressure.widest)) for pressure, sizes in state.rule]
+        units = [unit_of(jnp, each.sizes, jnp.max(each.pressure.widest)) for each in state.rule]
         return {f"unit/{block.name}": unit for block, unit in zip(oracle.blocks, units, strict=True)}
 
 
-def _levels(oracle: Oracle, rule: Rule) -> Float[Array, " m"]:
-    levels = [pressure.level for pressure, _ in rule]
-    return jnp.concatenate(levels) if levels else jnp.zeros(0, oracle.dtype)
+def _kinds(oracle: Oracle) -> list[Kind]:
+    return [Kind(block.inequality, block.source is None) for block in oracle.blocks]
+
+
+def _joined(parts: Sequence[Array], oracle: Oracle) -> Float[Array, " m"]:
+    return jnp.concatenate(parts) if parts else jnp.zeros(0, oracle.dtype)
 
 
 def _of_entry(oracle: Oracle, half: Seen, which: int, looks: Any) -> Vector:

@@ -262,6 +262,7 @@ class TrackedLagrangian(AbstractMethod):
         state = self._rescaled(oracle, rule, state, batches)
         oracle, s = _in_metric(oracle, state), state.rule
         slope = jnp.mean(for_each(lambda batch: oracle.objective_gradient(state.x, batch), batches), axis=0)
+        s = rule.with_gradient(s, _square(slope), _square(state.x))
         shape = self._shape(oracle, state.x, batches, rule.shape_inputs(s, oracle.batch_size), s.shape, key)
         return state._replace(rule=rule.refreshed(s, shape, _square(slope)))
 

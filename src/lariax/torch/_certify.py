@@ -86,7 +86,7 @@ def certify(
         with jax.enable_x64(dtype == torch.float64):
             fits = multipliers is None and not known and bool(names)
             batches = means.usable(list(loader), population, fits)
-            certifier = _Certifier(means, optimizer, batches, population, confidence, tolerance)
+            certifier = _ModelCertifier(means, optimizer, batches, population, confidence, tolerance)
             if fits:
                 return certifier.of_fit(certifier.fitted)
             if multipliers is None:
@@ -97,7 +97,7 @@ def certify(
             module.training = training
 
 
-class _Certifier(AbstractCertifier):
+class _ModelCertifier(AbstractCertifier):
     """By passes of the model over the batches of a loader."""
 
     def __init__(

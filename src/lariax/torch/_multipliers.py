@@ -1,5 +1,6 @@
 """Multipliers for a training loop that keeps its optimizer: `lariax.Multipliers`, with tensors for numbers."""
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -11,20 +12,31 @@ from torch import Tensor
 
 from lariax.torch._constraints import AbstractConstraint, Proxy
 from lariax.torch._transfer import Transfer
-from lariax.tuned import Estimate
+from lariax.tuned import Estimate, next_look
 from lariax.tuned import Multipliers as Core
-
-FIRST = 8  # so many calls look at gradients apart, each of them,
-EVERY = 64  # and then one in so many: a look costs one backward pass for the loss and one for each name
 
 
 class Seen(NamedTuple):
     """One constraint in one batch."""
 
-    mean: Tensor  # of what is compared with the bound
-    variance: Tensor | float  # of that mean; not a number: unknown
-    slope: Tensor  # the mean whose gradient is taken
-    rows: Tensor | None  # and its rows
+    value: Tensor  # what is compared with the bound, without gradient
+    slope: Tensor  # whose gradient is taken
+    has_rows: bool
+
+
+class Record(NamedTuple):
+    """What the core is to know of a call."""
+
+    parts: list[tuple[str, tuple[int, ...], float | None]]  # names, shapes, variances of values; None: to be told
+    looks: list[str]
+    told: dict[str, Any]  # by `update`
+    spread: bool  # whether variances of the loss and of values are told
+    numbers: list[Tensor]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it has values alone, of no known variance."""
+        return not (self.looks or self.told or self.spread)
 
 
 class Multipliers:
@@ -39,9 +51,9 @@ class Multipliers:
         constraints: `Equal`, `AtMost` or `AtLeast` by name.
         steps: the number of calls that there will be, which schedules of the learning rate know too. Without it the
             rule looks ahead to twice the calls until now, which is less good.
-        parameters: of the model. With them the lengths of the gradients of loss and constraints are measured, in one
-            call of 64; `lagrangian(..., shared=logits)` does it with a tensor that both go through, where parameters
-            are sharded. Without either, sizes are compared by how values spread, which is less good.
+        parameters: of the model. With them the lengths of the gradients of loss and constraints are measured, in a few
+            calls, ever more rarely; `lagrangian(..., shared=logits)` does it with a tensor that both go through, where
+            parameters are sharded. Without either, sizes are compared by how values spread, which is less good.
 
     >>> import torch, lariax.torch as lt
     >>> _ = torch.manual_seed(0)
@@ -68,10 +80,14 @@ class Multipliers:
     ) -> None:
         self.core = Core(constraints, steps)
         self.parameters = None if parameters is None else [p for p in parameters if p.requires_grad]
-        self._pending: tuple[list[tuple[str, tuple[int, ...]]], list[str], Transfer] | None = None
+        self._records: list[Record] = []  # calls that the core does not know of
+        self._under_way: tuple[list[Record], Transfer] | None = None  # and those that are on their way to it
+        self._waits = 0  # calls that may be recorded before a multiplier moves
+        self._weights: dict[str, Any] = {}  # for as long as no multiplier moves
         self._told: dict[str, Any] = {}  # values from `update` that the next call takes in
         self._by_update: set[str] = set()
         self._joined = False
+        self._next_look = 1
 
     # --- a call
 
@@ -81,28 +97,80 @@ class Multipliers:
         `losses` are rows or their mean; `values` by name are rows, (rows, entries), means, or a `Proxy` of two such; of
         a constraint with samples=None, its value. Names that are left out are not weighed in this call.
         """
-        self._arrive()
-        unknown = sorted(set(values) - set(self.core.constraints))
-        if unknown:
+        if self._under_way is not None:
+            self._take_in()
+        if not self.core.constraints.keys() >= values.keys():
             raise ValueError(
-                f"lagrangian has values for the unknown {unknown}; the constraints are {list(self.core.constraints)}. "
-                "Use the same names in both places."
+                f"lagrangian has values for the unknown {sorted(set(values) - set(self.core.constraints))}; the "
+                f"constraints are {list(self.core.constraints)}. Use the same names in both places."
             )
         if not isinstance(losses, Tensor):
             raise TypeError(f"losses are a tensor, one a row or their mean, found {type(losses).__name__}.")
         seen = {name: self._seen(name, given) for name, given in values.items()}
-        total = losses if losses.ndim == 0 else losses.mean()
-        for name, each in seen.items():
-            weight, bound = self.core[name], self.core.bounds[name]
-            if isinstance(weight, float):
-                if weight:
-                    total = torch.add(total, each.slope, alpha=weight) - weight * bound
-            else:
-                weights = torch.as_tensor(weight.reshape(-1), dtype=each.slope.dtype, device=each.slope.device)
-                total = total + torch.dot(weights, each.slope.reshape(-1)) - float(np.sum(weight * bound))
+        total = self._weighed(losses, seen)
         self._joined = True
-        self._send(losses, seen, self._look(losses, seen, shared))
+        self._record(losses, seen, self._look(losses, seen, shared))
         return total
+
+    def _weighed(self, losses: Tensor, seen: dict[str, Seen]) -> Tensor:
+        """Rows are added up before their mean is taken: that is one operation less, and one less to differentiate."""
+        rows, parts, constant = losses, [], 0.0
+        for name, each in seen.items():
+            if self.core.kinds[name].exact:
+                parts += self._exactly(name, each)
+                continue
+            weight, own = self._weight(name, each.slope)
+            constant += own
+            if weight is None:
+                continue
+            fits = (
+                each.has_rows
+                and rows.ndim == 1
+                and rows.shape[0] == each.slope.shape[0]
+                and rows.dtype == each.slope.dtype
+            )
+            if isinstance(weight, float):
+                if fits:
+                    rows = torch.add(rows, each.slope, alpha=weight)
+                else:
+                    parts.append(weight * each.slope.mean())
+            elif fits:
+                rows = torch.addmv(rows, each.slope.flatten(1), weight)
+            else:
+                parts.append(torch.dot(weight, (each.slope.mean(dim=0) if each.has_rows else each.slope).reshape(-1)))
+        total = rows if rows.ndim == 0 else rows.mean()
+        for part in parts:
+            total = total + part
+        return total - constant if constant else total
+
+    def _weight(self, name: str, like: Tensor) -> tuple[Any, float]:
+        """(the multiplier as a number or a flat tensor, None for 0; its product with the bound)"""
+        if name not in self._weights:
+            weight = self.core[name]
+            constant = float(np.sum(weight * self.core.bounds[name]))
+            if not np.any(weight):
+                weight = None
+            elif not isinstance(weight, float):
+                weight = torch.as_tensor(weight.reshape(-1), dtype=like.dtype, device=like.device)
+            self._weights[name] = weight, constant
+        return self._weights[name]
+
+    def _exactly(self, name: str, each: Seen) -> list[Tensor]:
+        """An augmented term: a value without noise may weigh itself without bias."""
+        if name not in self._weights:
+            numbers = (*self.core.exactly(name), self.core.bounds[name])
+            self._weights[name] = [
+                torch.as_tensor(n, dtype=each.slope.dtype, device=each.slope.device) for n in numbers
+            ]
+            if not np.any(numbers[0]) and not np.any(numbers[1]):
+                self._weights[name] = None
+        if self._weights[name] is None:
+            return []
+        multiplier, penalty, limit, bound = self._weights[name]
+        sign, inequality = self.core.constraints[name].sign, self.core.kinds[name].inequality
+        weight = multiplier + penalty * sign * (each.value - bound)
+        weight = torch.minimum(torch.maximum(weight, 0 * limit if inequality else -limit), limit)
+        return [torch.sum(weight * sign * (each.slope - bound))]
 
     def update(self, values: Mapping[str, Any], objective: Any = None) -> dict[str, Any]:
         """Values without gradients, each a mean or (mean, standard error): of rollouts, or of a validation metric.
@@ -116,6 +184,7 @@ class Multipliers:
         if not self._joined:
             return self.core.update(values, objective)
         self._told.update({name: list(pair) for name, pair in pairs.items()})
+        self._waits = 0
         return self.core.multipliers
 
     # --- what is known
@@ -148,6 +217,7 @@ class Multipliers:
 
     @steps.setter
     def steps(self, steps: int | None) -> None:
+        self._arrive()
         self.core.steps = steps
 
     def observe(self) -> dict[str, float]:
@@ -165,7 +235,8 @@ class Multipliers:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was taken, to the same bits; steps stay as they are here."""
         self.core.load_state_dict(state)
-        self._pending, self._joined = None, state["joined"]
+        self._records, self._under_way, self._weights, self._waits = [], None, {}, 0
+        self._joined = state["joined"]
         self._by_update, self._told = set(state["by_update"]), dict(state["told"])
 
     # --- inside
@@ -177,19 +248,12 @@ class Multipliers:
                 f"the values of constraint {name!r} must be a tensor, or a Proxy of two of one shape, found "
                 f"{type(given).__name__}."
             )
-        constraint: Any = self.core.constraints[name]
-        if constraint.samples is None:
-            return Seen(value.detach(), 0.0, slope, None)
-        if value.ndim == 0:
-            return Seen(value.detach(), math.nan, slope, None)
-        if len(value) < 2:
-            return Seen(value.detach().mean(dim=0), math.nan, slope.mean(dim=0), None)
-        variance, mean = torch.var_mean(value.detach(), dim=0)
-        return Seen(mean, variance / len(value), slope.mean(dim=0), slope)
+        has_rows = value.ndim > 0 and not self.core.kinds[name].exact
+        return Seen(value.detach(), slope, has_rows)
 
     def _look(self, losses: Tensor, seen: dict[str, Seen], shared: Any) -> dict[str, list[Tensor]]:
         """Products of gradients of two halves and squares of those of the whole, of the objective and of each name."""
-        call = self.core.calls + 1
+        call = self.core.calls + len(self._records) + 1
         targets = shared if shared is not None else self.parameters
         if targets is None:
             self.core._say(
@@ -198,8 +262,9 @@ class Multipliers:
                 "values spread, which is less good than by their gradients.",
             )
             return {}
-        if not (call <= FIRST or call % EVERY == 0) or not losses.requires_grad:
+        if call < self._next_look or not losses.requires_grad:
             return {}
+        self._next_look = next_look(call)
         targets = [targets] if isinstance(targets, Tensor) else list(targets)
         try:
             return self._looked(losses, seen, targets, apart=shared is None)
@@ -220,52 +285,95 @@ class Multipliers:
         for name, each in seen.items():
             if not each.slope.requires_grad:
                 continue
-            entry = self.core.looks(name) % max(each.slope.numel(), 1)  # of several, each in its turn
-            rows = None if each.rows is None else each.rows.flatten(1)[:, entry] if each.rows.ndim > 1 else each.rows
-            whole = each.slope.flatten()[entry]
-            own = _sizes(rows, whole, targets, apart)
+            flat = each.slope.reshape(len(each.slope) if each.has_rows else 1, -1)
+            column = flat[:, self.core.looks(name) % max(flat.shape[1], 1)]  # of several, each in its turn
+            own = _sizes(column if each.has_rows else None, column.mean(), targets, apart)
             found[name] = [objective[0], own[0], objective[1], own[1]]
         return found
 
-    def _send(self, losses: Tensor, seen: dict[str, Seen], looks: dict[str, list[Tensor]]) -> None:
-        """Numbers on their way to the core; those of a GPU arrive at the next call."""
-        losses = losses.detach()
-        plain = self.parameters is None and losses.ndim and len(losses) > 1
-        numbers: list[Any] = [losses.var() / len(losses) if plain else math.nan]
-        parts = []
+    def _record(self, losses: Tensor, seen: dict[str, Seen], looks: dict[str, list[Tensor]]) -> None:
+        spread = self.parameters is None and losses.ndim > 0 and losses.shape[0] > 1 and not looks
+        parts: list[tuple[str, tuple[int, ...], float | None]] = []
+        numbers = [losses.detach().var() / len(losses)] if spread else []
         for name, each in seen.items():
-            if name not in self._by_update:
-                parts.append((name, tuple(each.mean.shape)))
-                numbers += [each.mean, each.variance]
+            if name in self._by_update:
+                continue
+            value = each.value
+            variance: float | None = 0.0 if self.core.kinds[name].exact else math.nan
+            if each.has_rows:
+                if spread and len(value) > 1:
+                    numbers.append(value.var(dim=0) / len(value))
+                    variance = None
+                value = value.mean(dim=0)
+            numbers.append(value)
+            parts.append((name, value.shape, variance))
         for found in looks.values():
             numbers += found
+        told, self._told = self._told, {}
+        self._records.append(Record(parts, list(looks), told, spread, numbers))
+        if self._waits > 0 and not told:
+            self._waits -= 1
+        else:
+            self._send()
+
+    def _send(self) -> None:
+        """What has been recorded is on its way to the core; from a GPU it arrives at the next call."""
+        records, self._records = self._records, []
+        numbers = [number for record in records for number in record.numbers]
         if _processes() > 1:
-            numbers = _agreed(numbers, len(parts), losses.device)
-        if losses.device.type != "cpu":
-            numbers = [torch.as_tensor(number, device=losses.device).float() for number in numbers]
-        self._pending = parts, list(looks), Transfer(*numbers)
-        if losses.device.type == "cpu":
-            self._arrive()
+            numbers = _agreed(numbers, [kind for record in records for kind in _variances(record)])
+        joined = torch.cat([number.reshape(-1) for number in numbers]) if numbers else torch.zeros(0)
+        self._under_way = records, Transfer(joined)
+        if joined.device.type == "cpu":
+            self._take_in()
 
     def _arrive(self) -> None:
-        """Take in the numbers of the last call."""
-        if self._pending is None:
-            return
-        (parts, looks, arriving), self._pending = self._pending, None
-        numbers = [number if isinstance(number, float) else _plain(number) for number in arriving.numbers()]
-        spread, at = numbers[0], 1 + 2 * len(parts)
-        for i, name in enumerate(looks):
-            own = numbers[at + 4 * i : at + 4 * i + 4]
+        """Take in all that is known."""
+        if self._under_way is not None:
+            self._take_in()
+        if self._records:
+            self._send()
+            if self._under_way is not None:
+                self._take_in()
+
+    def _take_in(self) -> None:
+        assert self._under_way is not None
+        (records, arriving), self._under_way = self._under_way, None
+        numbers = np.asarray(arriving.numbers()[0], float).reshape(-1)
+        for key, group in itertools.groupby(records, key=lambda record: record.parts if record.is_plain else None):
+            alike = list(group)
+            if key is not None:
+                width = sum(number.numel() for number in alike[0].numbers)
+                self._take_in_alike(alike[0], numbers[: len(alike) * width].reshape(len(alike), width))
+                numbers = numbers[len(alike) * width :]
+                continue
+            for record in alike:
+                sizes = [number.numel() for number in record.numbers]
+                self._take_in_one(record, np.split(numbers, np.cumsum(sizes))[:-1])
+                numbers = numbers[sum(sizes) :]
+        self._weights = {}
+        self._waits = self.core.idle(name for name in self.core.constraints if name not in self._by_update)
+
+    def _take_in_alike(self, first: Record, numbers: np.ndarray) -> None:
+        """Calls with values of the same names and shapes."""
+        values, at = {}, 0
+        for (name, shape, _), number in zip(first.parts, first.numbers, strict=True):
+            width = number.numel()
+            values[name] = numbers[:, at : at + width].reshape(len(numbers), *shape)
+            at += width
+        self.core.advance_by(len(numbers), values)
+
+    def _take_in_one(self, record: Record, parts: list[np.ndarray]) -> None:
+        numbers = iter(parts)
+        noise = float(next(numbers)[0]) if record.spread else math.nan
+        values: dict[str, Any] = {}
+        for name, shape, known in record.parts:
+            variance = next(numbers) if known is None else known
+            values[name] = (_shaped(next(numbers), shape), _shaped(variance, shape))
+        for name in record.looks:
+            own = [float(next(numbers)[0]) for _ in range(4)]
             self.core.look(name, (own[0], own[1]), (own[2], own[3]))
-        values = {}
-        for i, (name, shape) in enumerate(parts):
-            mean, variance = numbers[2 * i + 1 : 2 * i + 3]
-            if shape:
-                mean = np.asarray(mean, float).reshape(shape)
-                variance = np.asarray(variance, float).reshape(shape) if np.ndim(variance) else np.full(shape, variance)
-            values[name] = (mean, variance)
-        told, self._told = self._told, {}
-        self.core.advance({**values, **{name: (pair[0], pair[1]) for name, pair in told.items()}}, spread)
+        self.core.advance({**values, **{name: (pair[0], pair[1]) for name, pair in record.told.items()}}, noise)
 
 
 def _sizes(rows: Tensor | None, whole: Tensor, targets: list[Tensor], apart: bool) -> tuple[Tensor, Tensor]:
@@ -294,20 +402,27 @@ def _processes() -> int:
     return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
 
 
-def _agreed(numbers: list[Any], parts: int, device: torch.device) -> list[Any]:
+def _variances(record: Record) -> list[bool]:
+    """Which numbers of a record are variances of means."""
+    kinds = [True] if record.spread else []
+    for _, _, known in record.parts:
+        kinds += [True, False] if known is None else [False]
+    return kinds + [False] * (4 * len(record.looks))
+
+
+def _agreed(numbers: list[Tensor], variances: list[bool]) -> list[Tensor]:
     """Means over all processes, each with its part of the batch; the variance of a mean falls with their number."""
-    tensors = [torch.as_tensor(number, dtype=torch.float64, device=device) for number in numbers]
-    joined = torch.cat([each.reshape(-1) for each in tensors])
+    joined = torch.cat([each.double().reshape(-1) for each in numbers])
     count = _processes()
     distributed.all_reduce(joined)
-    split = (joined / count).split([each.numel() for each in tensors])
-    variances = {0, *range(2, 2 * parts + 1, 2)}
+    split = (joined / count).split([each.numel() for each in numbers])
     return [
-        (part.reshape(each.shape) / (count if i in variances else 1))
-        for i, (part, each) in enumerate(zip(split, tensors, strict=True))
+        part.reshape(each.shape) / (count if is_variance else 1)
+        for part, each, is_variance in zip(split, numbers, variances, strict=True)
     ]
 
 
-def _plain(number: Any) -> Any:
+def _shaped(number: Any, shape: tuple[int, ...]) -> Any:
+    """A float where there is one number, else an array."""
     array = np.asarray(number, float)
-    return float(array) if array.ndim == 0 else array
+    return np.broadcast_to(array.reshape(shape if array.size > 1 else ()), shape) if shape else float(array.reshape(()))

@@ -96,10 +96,16 @@ class Survey:
             s, change = replace(rule, xp=np).rescaled(s, scales, seen)  # long vectors, not single numbers
             survey = self._in(scales * change)
         gradient = survey.objective(by_row=False).square
+        s = rule.with_gradient(s, gradient, survey.square_of_x())
         shape = survey.shape(rule.shape_inputs(s, batch_size), s.shape)
         return rule.refreshed(s, shape, gradient), survey
 
     # --- the objective
+
+    def square_of_x(self) -> float:
+        """x.x, in these units."""
+        x = torch.cat([part.reshape(-1) for part in self.space.point()])
+        return float(torch.sum((x if self.metric is None else x / self.metric) ** 2))
 
     def objective(self, by_row: bool = True) -> Moments:
         """The gradient of the objective, row by row where the closure gives its loss so."""

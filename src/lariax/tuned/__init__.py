@@ -1,34 +1,51 @@
 """Our own rules as pure state transitions, generic over the array library."""
 
-from lariax.tuned._multipliers import Estimate, Multipliers, Shape, checked
+from lariax.tuned._multipliers import Estimate, Multipliers, Shape, checked, kind_of
 from lariax.tuned._pressure import (
+    Kind,
+    Pool,
     Pressure,
     Sizes,
+    emptied,
+    empty,
     is_at_limit,
+    is_full,
     limit_of,
     looked,
+    next_look,
     passed,
+    pooled,
     pressed,
     relaxed,
     spread,
     unit_of,
     unseen,
+    weight_of,
 )
 
 __all__ = [
     "Estimate",
+    "Kind",
     "Multipliers",
+    "Pool",
     "Pressure",
     "Shape",
     "Sizes",
     "checked",
+    "emptied",
+    "empty",
     "is_at_limit",
+    "is_full",
+    "kind_of",
     "limit_of",
     "looked",
+    "next_look",
     "passed",
+    "pooled",
     "pressed",
     "relaxed",
     "spread",
     "unit_of",
     "unseen",
+    "weight_of",
 ]

@@ -9,17 +9,25 @@ import numpy as np
 
 from lariax.tuned import host
 from lariax.tuned._pressure import (
+    Kind,
+    Pool,
     Pressure,
     Sizes,
+    calls_left,
+    emptied,
+    empty,
     is_at_limit,
+    is_full,
     limit_of,
     looked,
     passed,
+    pooled,
     pressed,
     relaxed,
     spread,
     unit_of,
     unseen,
+    weight_of,
 )
 
 MISSED = 100  # calls after which a constraint that nobody has measured is worth a word
@@ -33,6 +41,7 @@ class Shape(Protocol):
     inequality: Any
     relation: Any
     bound: Any
+    samples: Any
 
 
 class Estimate(NamedTuple):
@@ -61,6 +70,10 @@ def checked(constraints: Mapping[str, Any], steps: Any) -> None:
         raise ValueError(f"steps is the number of calls that there will be, or None, found {steps!r}.")
 
 
+def kind_of(constraint: Any) -> Kind:
+    return Kind(bool(constraint.inequality), getattr(constraint, "samples", False) is None)
+
+
 class Multipliers:
     """Multipliers for a loop that has its own optimizer, from values alone, in any framework.
 
@@ -71,7 +84,8 @@ class Multipliers:
     a constraint holds, or its multiplier is 0 or at its limit; for a frozen network those are the only places of rest.
 
     Arguments:
-        constraints: `Equal`, `AtMost` or `AtLeast` by name, without functions: `lx.AtMost(bound=25.0)`.
+        constraints: `Equal`, `AtMost` or `AtLeast` by name, without functions: `lx.AtMost(bound=25.0)`. With
+            samples=None values are taken to be exact, which allows for a quicker rule.
         steps: the number of calls of `update` that there will be. Without it the rule looks ahead to twice those until
             now, which is less good.
 
@@ -88,6 +102,8 @@ class Multipliers:
         self.constraints: dict[str, Shape] = dict(constraints)
         self.steps = steps
         self.calls = 0
+        self.kinds = {name: kind_of(c) for name, c in self.constraints.items()}
+        self._pools: dict[str, Pool] = {}
         self._pressures: dict[str, Pressure] = {}
         self._sizes: dict[str, Sizes] = {name: unseen() for name in constraints}
         self.bounds = {name: _plain(np.asarray(c.bound, float)) for name, c in self.constraints.items()}
@@ -124,32 +140,94 @@ class Multipliers:
                 "without a look ahead. Set multipliers.steps to the new number of calls if there will be more.",
             )
         for name, constraint in self.constraints.items():
-            old = self._pressures.get(name)
             given = values.get(name)
             if given is None or not _is_finite(given[0]):
-                self._skip(name, old, given is not None)
+                self._skip(name, given is not None)
                 continue
             mean, variance = given
-            if old is None:
-                bound = self.bounds[name]
-                if not isinstance(bound, float) and np.shape(bound) != np.shape(mean):
-                    raise ValueError(
-                        f"constraint {name!r} has values of shape {np.shape(mean)}, but its bound has shape "
-                        f"{np.shape(bound)}. Give one bound for all entries, or one for each."
-                    )
-                old = relaxed(mean)._replace(calls=float(self.calls - 1))
-            residual = constraint.sign * (mean - self.bounds[name])
-            own = variance if isinstance(variance, float) else float(np.mean(variance))
-            sizes = self._sizes[name] = spread(host, self._sizes[name], old.count, noise, own)
-            new = pressed(host, old, constraint.inequality, residual, variance, self._steps, limit_of(host, sizes))
-            self._pressures[name] = new
-            self._check_limit(name, new)
+            pool = self._pools[name] if name in self._pools else self._first(name, mean)
+            if noise == noise:
+                own = variance if isinstance(variance, float) else float(np.mean(variance))
+                self._sizes[name] = spread(host, self._sizes[name], pool.count, noise, own)
+            pool = pooled(host, pool, constraint.sign * (mean - self.bounds[name]), variance)
+            self._pools[name] = self._press(name, pool) if is_full(pool) else pool
+
+    def advance_by(self, count: int, values: Mapping[str, np.ndarray]) -> None:
+        """Several calls at once, to the same bits: means by name, one after the other along the first axis, of unknown
+        variance (0 of what is exact)."""
+        if not self._is_plain(count, values):
+            for i in range(count):
+                one = {name: (_plain(each[i]), self._variance(name, each[i])) for name, each in values.items()}
+                self.advance(one, math.nan)
+            return
+        self.calls += count
+        for name, means in values.items():
+            pool = self._several(name, self._pools[name], means)
+            self._pools[name] = self._press(name, pool) if is_full(pool) else pool
+
+    def _is_plain(self, count: int, values: Mapping[str, np.ndarray]) -> bool:
+        """Whether these calls have values of everything, nothing to remark on, and fill no pool before the last."""
+        return (
+            len(values) == len(self.constraints) == len(self._pools)
+            and not (self.steps is not None and self.calls <= self.steps < self.calls + count)
+            and all(math.isfinite(np.add.reduce(each, axis=None)) for each in values.values())
+            and self.idle(values) >= count - 1
+        )
+
+    def _several(self, name: str, pool: Pool, means: np.ndarray) -> Pool:
+        """As `pooled`, one after the other: a sum in another order would have other bits."""
+        residuals = self.constraints[name].sign * (means - self.bounds[name])
+        chain = np.concatenate([np.asarray(pool.last)[None], residuals])
+        if self.kinds[name].exact:
+            scatter = pool.scatter
+        else:
+            change = chain[1:] - chain[:-1]
+            scatter = _chained(pool.scatter, 0.5 * change * change)
+        n = float(len(means))
+        total = _chained(pool.total, residuals)
+        return Pool(pool.calls + n, pool.count + n, pool.size + n, total, scatter, _plain(residuals[-1]))
+
+    def _variance(self, name: str, like: Any) -> Any:
+        return _plain(np.full(np.shape(like), 0.0 if self.kinds[name].exact else math.nan))
+
+    def _first(self, name: str, mean: Any) -> Pool:
+        bound = self.bounds[name]
+        if not isinstance(bound, float) and np.shape(bound) != np.shape(mean):
+            raise ValueError(
+                f"constraint {name!r} has values of shape {np.shape(mean)}, but its bound has shape "
+                f"{np.shape(bound)}. Give one bound for all entries, or one for each."
+            )
+        self._pressures[name] = relaxed(mean)
+        return empty(mean, float(self.calls - 1))
+
+    def _press(self, name: str, pool: Pool) -> Pool:
+        """Move the multiplier by what is in the pool."""
+        unit = self._unit(name)
+        limit = limit_of(host, self._sizes[name]) * unit
+        steps = None if self.steps is None else float(self.steps)
+        new = pressed(host, self._pressures[name], pool, self.kinds[name], steps, unit, limit)
+        self._pressures[name] = new
+        self._check_limit(name, new, limit, pool.size)
+        return emptied(pool)
+
+    def idle(self, names: Iterable[str]) -> int:
+        """For how many more calls with values of these names no multiplier moves."""
+        return min((calls_left(self._pools[name]) for name in names if name in self._pools), default=1) - 1
+
+    def exactly(self, name: str) -> tuple[Any, Any, Any]:
+        """(multiplier, penalty, limit) of a constraint whose values are exact, for residuals r = 0 or r <= 0."""
+        if name not in self._pressures:
+            return 0.0, 0.0, 0.0
+        state = self._pressures[name]
+        return state.multiplier, state.penalty, self._limit(name)
 
     def look(self, name: str, products: tuple[float, float], squares: tuple[float, float]) -> None:
         """Take in lengths of the gradients of objective and constraint: products of those of two halves of a batch,
         and squares of those of the whole."""
         if all(map(_is_finite, (*products, *squares))):
-            self._sizes[name] = looked(host, self._sizes[name], float(self.calls + 1), products, squares)
+            self._sizes[name] = looked(
+                host, self._sizes[name], self.kinds[name], float(self.calls + 1), products, squares
+            )
 
     def looks(self, name: str) -> int:
         """How often gradients of a constraint were looked at."""
@@ -167,8 +245,10 @@ class Multipliers:
             raise KeyError(f"there is no constraint {name!r}; the constraints are {list(self.constraints)}.")
         if name not in self._pressures:
             return 0.0
-        units = self._pressures[name].units
-        return _plain(np.asarray(self.constraints[name].sign * self._unit(name) * units + 0.0))
+        kind = self.kinds[name]
+        limit = self._limit(name) if kind.exact else None
+        weight = weight_of(host, self._pressures[name], kind, self._pools[name].last, limit)
+        return _plain(np.asarray(self.constraints[name].sign * weight + 0.0))
 
     @property
     def values(self) -> dict[str, Estimate]:
@@ -179,10 +259,11 @@ class Multipliers:
             if state is None:
                 found[name] = Estimate(math.nan, math.nan, math.nan)
                 continue
+            count = self._pools[name].count
             numbers = (
                 constraint.sign * state.level + self.bounds[name],
                 constraint.sign * state.slope,
-                np.sqrt(state.noise / np.maximum(1.0, np.minimum(state.count, 10 + 0.05 * state.count))),
+                np.sqrt(state.noise / np.maximum(1.0, np.minimum(count, 10 + 0.05 * count))),
             )
             found[name] = Estimate(*(_plain(np.asarray(number)) for number in numbers))
         return found
@@ -208,6 +289,7 @@ class Multipliers:
             "calls": self.calls,
             "steps": self.steps,
             "constraints": list(self.constraints),
+            "pools": {name: _lists(pool) for name, pool in self._pools.items()},
             "pressures": {name: _lists(state) for name, state in self._pressures.items()},
             "sizes": {name: _lists(sizes) for name, sizes in self._sizes.items()},
             "at_limit": dict(self._at_limit),
@@ -221,40 +303,40 @@ class Multipliers:
                 "the same names, in the same order."
             )
         self.calls = state["calls"]
+        self._pools = {name: Pool(*_arrays(numbers)) for name, numbers in state["pools"].items()}
         self._pressures = {name: Pressure(*_arrays(numbers)) for name, numbers in state["pressures"].items()}
         self._sizes = {name: Sizes(*_arrays(numbers)) for name, numbers in state["sizes"].items()}
         self._at_limit = dict(state["at_limit"])
 
     # --- inside
 
-    @property
-    def _steps(self) -> float | None:
-        return None if self.steps is None else float(self.steps)
-
     def _unit(self, name: str) -> Any:
         return unit_of(host, self._sizes[name], self._pressures[name].widest)
 
-    def _skip(self, name: str, old: Pressure | None, given: bool) -> None:
-        if old is not None:
-            self._pressures[name] = passed(old)
+    def _limit(self, name: str) -> Any:
+        return limit_of(host, self._sizes[name]) * self._unit(name)
+
+    def _skip(self, name: str, given: bool) -> None:
+        if name in self._pools:
+            self._pools[name] = passed(self._pools[name])
         if given:
             self._say(
                 f"finite {name}",
                 f"in call {self.calls} the value of constraint {name!r} was not finite: it is left out, and its "
                 "multiplier stays as it was.",
             )
-        elif old is None and self.calls == MISSED:
+        elif name not in self._pools and self.calls == MISSED:
             self._say(
                 f"missed {name}",
                 f"constraint {name!r} has not been measured in {self.calls} calls: its multiplier is 0. Give its value "
                 "to update or lagrangian, or leave the constraint out.",
             )
 
-    def _check_limit(self, name: str, state: Pressure) -> None:
+    def _check_limit(self, name: str, state: Pressure, limit: Any, values: float) -> None:
         if f"limit {name}" in self._said:
             return
-        stuck = is_at_limit(state, limit_of(host, self._sizes[name]))
-        self._at_limit[name] = self._at_limit[name] + 1 if np.any(stuck) else 0
+        stuck = np.any(is_at_limit(state, limit))
+        self._at_limit[name] = self._at_limit[name] + int(values) if stuck else 0
         if self._at_limit[name] > max(MISSED, STUCK * (self.steps or 5 * self.calls)):
             constraint = self.constraints[name]
             self._say(
@@ -282,7 +364,12 @@ def _pair(name: str, given: Any) -> tuple[Any, Any]:
     return _plain(mean), _plain(np.broadcast_to(error**2, mean.shape))
 
 
-def _plain(number: np.ndarray) -> Any:
+def _chained(start: Any, terms: np.ndarray) -> Any:
+    """The sum, term after term."""
+    return _plain(np.add.accumulate(np.concatenate([np.asarray(start)[None], terms]))[-1])
+
+
+def _plain(number: Any) -> Any:
     """A float where there is one number: a loop handles it ten times as fast."""
     return float(number) if number.ndim == 0 else number
 

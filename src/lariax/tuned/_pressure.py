@@ -1,15 +1,23 @@
 """The rule of a multiplier for parameters that somebody else's optimizer moves, as a pure state transition.
 
-Residuals r = 0 or r <= 0 are seen one value at a time, with their noise. A multiplier is a number of units times
-`unit`, the ratio of the lengths of the gradients of objective and constraint, which is what it is at a solution with
-one active constraint. The value to be expected at the end of training moves it:
+Residuals r = 0 or r <= 0 come one value a call. `unit` is the ratio of the lengths of the gradients of objective and
+constraint: what a multiplier is at a solution with one active constraint. It sets how far a multiplier moves, not what
+it is: a unit that is known to a factor of two must not move a multiplier by two.
+
+A value that is random moves the multiplier y by what is to be expected at the end of training:
 
     ahead = level + TRUST slope k log(K / k)                 learning curves are straight in log k
-    theta <- theta + wish / window,    wish = ahead / (recent size of the level + 2 deviations of ahead)
-    units = LINEAR (exp(theta + QUICK wish) - 1) + a quick part, of what is significant in `ahead`
+    y <- y + (LINEAR unit + y) wish / window,    wish = ahead / (recent size of the level + 2 deviations of ahead)
+    weight = y + QUICK (LINEAR unit + y) wish + a part of what is significant in `ahead`
 
-Everything is arithmetic, entry by entry, on the array library `xp`. What comes in is older than the batch whose
-gradient the multiplier weighs, so that their product is unbiased.
+A value that is exact (a constraint of the parameters alone) may be used at once without bias, so that an augmented
+Lagrangian serves, its penalty measured:
+
+    y <- y + penalty r / (EXACT_TIME K),    weight = y + penalty r,    penalty = EXACT largest unit / largest |r|
+
+Values are pooled, as many as are a small share of those so far, so that most calls cost a sum. Everything is
+arithmetic, entry by entry, on the array library `xp`. What comes in is older than the batch whose gradient the
+multiplier weighs, so that their product is unbiased.
 """
 
 import math
@@ -17,40 +25,66 @@ from typing import Any, NamedTuple
 
 FAST = 0.05  # share of the values so far over which the level is averaged,
 LONG = 0.25  # and over which its slope is: the slope is multiplied by what is left of the run, and so is its noise
-WINDOW = 0.25  # share of the values so far in which a full wish moves theta by 1,
+WINDOW = 0.25  # share of the values so far in which a full wish moves y by itself and LINEAR units,
 FLOOR = 0.08  # and the least share of all: fine-tuning starts with a jump, which is no trend
 LEAST = 10.0  # values in a window
+POOL = 0.02  # share of the values so far that are taken together,
+LARGEST = 8.0  # and so many at most: what comes late overshoots
 WARM_UP = 0.02  # share of all values before the multiplier moves, and 20 values where their number is not known
-LINEAR = 0.3  # units up to which theta is about linear; beyond, it is a logarithm
+LINEAR = 0.3  # units up to which y moves by steps of a size; beyond, by shares of itself
 LIMIT = 10.0  # units that a multiplier may have: one for one active constraint, more where several fight,
 FAR_LIMIT = 30.0  # where the unit is only guessed from the spread of values
-QUICK = 0.5  # how much of a wish acts at once, and goes again with it
+QUICK = 0.25  # how much of a wish acts at once, and goes again with it
 END = 0.85  # share of the values by which a bound is to be kept: after that, learning rates have gone
 TRUST = 0.8  # of a curve that is straight in log k, what is believed
 MEMORY = 0.2  # share of the values so far after which a size is forgotten
-BAND = 0.3  # a significant violation of this share of the largest ever brings one more unit at once
+FADE = 0.5  # the largest sizes ever count less by this power of k
+BAND = 0.5  # a significant violation of this share of the largest ever brings one more unit at once
 SURE = 2.0  # deviations that noise explains, in a wish,
 BEYOND = 4.0  # and in what acts at once: with many constraints one is always far out
 MARGIN = 0.7  # deviations of the level by which an inequality is to be kept
+EXACT = 3.0  # units that an exact violation as large as ever brings at once,
+EXACT_TIME = 0.1  # and share of all values after which it has brought as much for good
 NOISY = 0.1  # of the square of a measured gradient, at least this share is signal
-UNITS_MEMORY = 0.3  # share of the calls so far over which lengths of gradients are averaged
+UNITS_MEMORY = 1.0  # share of the calls so far over which lengths of gradients are averaged,
+EXACT_MEMORY = 0.3  # and where those of the constraint have no noise
+LOOKS = 3  # a look at gradients comes when the calls have grown by one in so many
 _LEAST_NUMBER = 1e-30
 
 
-class Pressure(NamedTuple):
-    """What is known of one constraint (or, entry by entry, of several under one name), and its multiplier in units."""
+class Kind(NamedTuple):
+    """What does not change."""
+
+    inequality: bool
+    exact: bool  # values without noise: of the parameters alone
+
+
+class Pool(NamedTuple):
+    """Values that have come since the multiplier moved."""
 
     calls: Any  # until now, whether they measured it or not
-    count: Any  # values until now
+    count: Any  # values until now,
+    size: Any  # and of them in the pool
+    total: Any
+    scatter: Any  # of their variances: where unknown, half the squares of differences from one value to the next
+    last: Any
+
+
+class Pressure(NamedTuple):
+    """What is known of one constraint (or, entry by entry, of several under one name), and its multiplier."""
+
+    pools: Any
     level: Any  # the value now, by a filter that follows what noise does not explain
     base: Any  # and by a long one,
     slope: Any  # with its change from one value to the next
-    innovation: Any  # mean square of a value less its prediction
+    innovation: Any  # mean square of a pool's mean less its prediction
     noise: Any  # variance of a value
     recent: Any  # the largest |level| of late,
     widest: Any  # and of old
-    theta: Any
-    units: Any  # the multiplier
+    steepest: Any  # the largest unit of old
+    multiplier: Any  # what stays,
+    weight: Any  # with what acts at once
+    penalty: Any  # for what is exact
     ahead: Any  # the value expected at the end, and
     deviation: Any  # its standard error
 
@@ -68,10 +102,16 @@ class Sizes(NamedTuple):
     noisy_constraint: Any
 
 
-def relaxed(like: Any) -> Pressure:
+def empty(like: Any, calls: float = 0.0) -> Pool:
     """Before the first value; `like` is any array, or number, of the constraint's shape."""
     zero = 0.0 * like
-    return Pressure(0.0, 0.0, *(zero for _ in Pressure._fields[2:]))
+    return Pool(calls, 0.0, 0.0, zero, zero, zero)
+
+
+def relaxed(like: Any) -> Pressure:
+    """Before the first pool."""
+    zero = 0.0 * like
+    return Pressure(0.0, *(zero for _ in Pressure._fields[1:]))
 
 
 def unseen() -> Sizes:
@@ -79,13 +119,22 @@ def unseen() -> Sizes:
     return Sizes(*(0.0 for _ in Sizes._fields))
 
 
-def looked(xp: Any, sizes: Sizes, call: Any, products: tuple[Any, Any], squares: tuple[Any, Any]) -> Sizes:
+# --- sizes
+
+
+def looked(xp: Any, sizes: Sizes, kind: Kind, call: Any, products: tuple[Any, Any], squares: tuple[Any, Any]) -> Sizes:
     """With one more look at both gradients taken in."""
     looks = sizes.looks + 1
-    rate = xp.maximum(1 / looks, xp.minimum(1.0, (call - sizes.looked) / (UNITS_MEMORY * xp.maximum(call, LEAST))))
+    memory = (EXACT_MEMORY if kind.exact else UNITS_MEMORY) * xp.maximum(call, LEAST)
+    rate = xp.maximum(1 / looks, xp.minimum(1.0, (call - sizes.looked) / memory))
     new = (*products, *squares)
     averaged = (old + rate * (seen - old) for old, seen in zip(sizes[4:], new, strict=True))
     return Sizes(looks, call, *sizes[2:4], *averaged)
+
+
+def next_look(call: int) -> int:
+    """The call of the next look, after one in `call`."""
+    return max(call + 1, call + call // LOOKS)
 
 
 def spread(xp: Any, sizes: Sizes, count: Any, objective: Any, constraint: Any) -> Sizes:
@@ -115,71 +164,126 @@ def limit_of(xp: Any, sizes: Sizes) -> Any:
     return xp.where(sizes.looks > 0, LIMIT, FAR_LIMIT)
 
 
-def passed(pressure: Pressure) -> Pressure:
+# --- values
+
+
+def pooled(xp: Any, old: Pool, residual: Any, variance: Any) -> Pool:
+    """With one more value, whose variance is known, or not a number."""
+    change = xp.where(old.count > 0, residual - old.last, 0 * residual)
+    own = xp.where(variance == variance, variance, 0.5 * change * change)
+    return Pool(old.calls + 1, old.count + 1, old.size + 1, old.total + residual, old.scatter + own, residual)
+
+
+def passed(pool: Pool) -> Pool:
     """After a call that has no value of the constraint."""
-    return pressure._replace(calls=pressure.calls + 1)
+    return pool._replace(calls=pool.calls + 1)
 
 
-def pressed(
-    xp: Any,
-    old: Pressure,
-    inequality: bool,
-    residual: Any,
-    variance: Any,
-    steps: float | None,
-    limit: Any,
-) -> Pressure:
-    """After a call with a residual whose variance is known, or not a number. `steps`: how many calls there will be;
-    None: to be seen as twice those until now."""
-    calls, k = old.calls + 1, old.count + 1
-    total = 2 * k if steps is None else xp.maximum(steps / calls, 1.0) * k
+def is_full(pool: Pool) -> Any:
+    """Whether it is time to move the multiplier."""
+    before = pool.count - pool.size
+    return (pool.size >= POOL * before) | (pool.size >= LARGEST)
+
+
+def calls_left(pool: Pool) -> int:
+    """How many more values fill it, at least."""
+    return max(1, math.ceil(min(POOL * (pool.count - pool.size), LARGEST) - pool.size))
+
+
+def emptied(pool: Pool) -> Pool:
+    return pool._replace(size=0.0 * pool.size, total=0.0 * pool.total, scatter=0.0 * pool.scatter)
+
+
+def weight_of(xp: Any, state: Pressure, kind: Kind, residual: Any, limit: Any) -> Any:
+    """What weighs the constraint, in the Lagrangian of residuals; `residual` is its value now, if that is exact."""
+    if not kind.exact:
+        return state.weight
+    return _within(xp, state.multiplier + state.penalty * residual, 0.0 if kind.inequality else -limit, limit)
+
+
+def pressed(xp: Any, old: Pressure, pool: Pool, kind: Kind, steps: Any, unit: Any, limit: Any) -> Pressure:
+    """After a pool. `steps`: how many calls there will be; None: to be seen as twice those until now. `limit`: what a
+    multiplier may be."""
+    k, m = pool.count, xp.maximum(pool.size, 1.0)
+    total = 2 * k if steps is None else xp.maximum(steps / pool.calls, 1.0) * k
     least = LEAST if steps is None else xp.minimum(LEAST, xp.maximum(2.0, total / 40))
-    new = _tracked(xp, old._replace(calls=calls, count=k), residual, variance, least)
-    short = 2 * xp.maximum(least, FAST * k)  # what gets worse is seen as going on only for so long
-    left = TRUST * k * xp.log(xp.maximum(END * total / k, 1.0))
-    reach = xp.where(new.level * new.slope < 0, left, xp.minimum(left, short)) * (1.0 if inequality else 0.0)
+    new = _tracked(xp, old, pool, least)
+    reach = _reach(xp, new, k, total, least, kind.inequality)
     fast, long = _rate(xp, FAST, k, least), _rate(xp, LONG, k, least)
-    deviation = xp.sqrt(new.noise * (fast / 2 + reach**2 * long**3 / 8))
+    own = new.noise * fast / 2
+    deviation = xp.sqrt(own + new.noise * reach**2 * long**3 / 8)
     ahead = new.level + new.slope * reach
-    aimed = ahead + (MARGIN * xp.sqrt(new.noise * fast / 2) if inequality else 0.0)
-    recent = xp.maximum(abs(new.level), old.recent * (1 - 1 / xp.maximum(least, MEMORY * k)))
-    widest = xp.maximum(abs(new.level), old.widest * (1 - 0.5 / k))
-    wish = _within(xp, aimed / (recent + SURE * deviation + _LEAST_NUMBER), -1.0, 1.0)
-    window = xp.maximum(xp.maximum(least, WINDOW * k), FLOOR * total if steps is not None else 0.0)
-    moves = k > (20 if steps is None else WARM_UP * total + 1)
-    top = xp.log(1 + limit / LINEAR)
-    theta = _within(xp, old.theta + wish / window, 0.0 if inequality else -top, top)
-    aim = _within(xp, theta + QUICK * wish, 0.0 if inequality else -top, top)
-    both = xp.where(ahead * new.level > 0, xp.minimum(abs(ahead), abs(new.level)), 0.0)  # now, and in the end
-    sure = xp.maximum(both - BEYOND * deviation, 0.0) * _sign(xp, ahead)
-    quick = _within(xp, sure / (BAND * widest + SURE * deviation + _LEAST_NUMBER), -1.0, 1.0)
-    units = LINEAR * (xp.exp(abs(aim)) - 1) * _sign(xp, aim) + quick
-    units = _within(xp, units, 0.0 if inequality else -limit, limit)
-    return new._replace(
-        recent=xp.where(moves, recent, old.recent),
-        widest=xp.where(moves, widest, old.widest),
-        theta=xp.where(moves, theta, old.theta),
-        units=xp.where(moves, units, old.units),
+    recent = xp.maximum(abs(new.level), old.recent * xp.maximum(1 - m / xp.maximum(least, MEMORY * k), 0.0))
+    fade = xp.maximum(1 - FADE * m / k, 0.0)
+    new = new._replace(
         ahead=ahead,
         deviation=deviation,
+        recent=recent,
+        widest=xp.maximum(abs(new.level), old.widest * fade),
+        steepest=xp.maximum(unit, old.steepest * fade),
     )
+    aimed = ahead + (MARGIN * xp.sqrt(own) if kind.inequality else 0.0)
+    window = xp.maximum(xp.maximum(least, WINDOW * k), FLOOR * total if steps is not None else 0.0)
+    low = 0.0 if kind.inequality else -limit
+    if kind.exact:
+        moved = _exactly(xp, new, pool.total / (EXACT_TIME * total), low, limit)
+    else:
+        moved = _by_wish(xp, new, aimed, unit, m / xp.maximum(window, m), low, limit)
+    moves = k > (20 if steps is None else WARM_UP * total + 1)
+    kept = {name: xp.where(moves, getattr(moved, name), getattr(old, name)) for name in _MOVING}
+    return moved._replace(**kept)
 
 
-def _tracked(xp: Any, old: Pressure, residual: Any, variance: Any, least: Any) -> Pressure:
-    """Level and slope after one more value."""
-    k = old.count
-    first, lasting = k == 1, xp.maximum(0.05, 1 / k)
-    long = _rate(xp, LONG, k, least)
-    rest = xp.where(first, 0 * residual, residual - old.base - old.slope)
-    base = xp.where(first, residual, old.base + old.slope + long * rest)
-    slope = (old.slope + xp.where(k > 3, long * long / 2, 0.0) * rest) * (1 - 1 / k)  # falls as 1/k: straight in log k
-    error = xp.where(first, 0 * residual, residual - old.level - slope)
-    own = xp.where(variance == variance, variance, error**2)  # an unknown one is what predictions miss
-    noise = old.noise + lasting * (own - old.noise)
-    innovation = xp.where(first, own, old.innovation + lasting * (error**2 - old.innovation))
-    gain = xp.maximum(_rate(xp, FAST, k, least), 1 - 1.5 * noise / (innovation + _LEAST_NUMBER))
-    level = xp.where(first, residual, old.level + slope + gain * error)
-    return old._replace(level=level, base=base, slope=slope, innovation=innovation, noise=noise)
+_MOVING = ("recent", "widest", "steepest", "multiplier", "weight", "penalty")
+
+
+def _exactly(xp: Any, state: Pressure, share: Any, low: Any, limit: Any) -> Pressure:
+    """An augmented Lagrangian. Its penalty does not fall with the objective's gradient, which vanishes where objective
+    and constraints agree, nor with the violation."""
+    penalty = EXACT * state.steepest / (state.widest + _LEAST_NUMBER)
+    multiplier = _within(xp, state.multiplier + penalty * share, low, limit)
+    return state._replace(multiplier=multiplier, weight=multiplier, penalty=penalty)
+
+
+def _by_wish(xp: Any, state: Pressure, aimed: Any, unit: Any, share: Any, low: Any, limit: Any) -> Pressure:
+    deviation, level, ahead = state.deviation, state.level, state.ahead
+    wish = _within(xp, aimed / (state.recent + SURE * deviation + _LEAST_NUMBER), -1.0, 1.0)
+    y = state.multiplier
+    y = _within(xp, y + (LINEAR * unit + abs(y)) * wish * share, low, limit)
+    both = xp.where(ahead * level > 0, xp.minimum(abs(ahead), abs(level)), 0.0)  # now, and in the end
+    sure = xp.maximum(both - BEYOND * deviation, 0.0) * xp.where(ahead < 0, -1.0, 1.0)
+    sudden = _within(xp, sure / (BAND * state.widest + SURE * deviation + _LEAST_NUMBER), -1.0, 1.0)
+    weight = y + QUICK * (LINEAR * unit + abs(y)) * wish + unit * sudden
+    return state._replace(multiplier=y, weight=_within(xp, weight, low, limit))
+
+
+def _reach(xp: Any, state: Pressure, k: Any, total: Any, least: Any, inequality: bool) -> Any:
+    """How far ahead a slope is believed; what gets worse is seen as going on only for two windows."""
+    left = TRUST * k * xp.log(xp.maximum(END * total / k, 1.0))
+    short = 2 * xp.maximum(least, FAST * k)
+    return xp.where(state.level * state.slope < 0, left, xp.minimum(left, short)) * (1.0 if inequality else 0.0)
+
+
+def _tracked(xp: Any, old: Pressure, pool: Pool, least: Any) -> Pressure:
+    """Level and slope after one more pool."""
+    k, m = pool.count, xp.maximum(pool.size, 1.0)
+    mean, own, pools = pool.total / m, pool.scatter / m, old.pools + 1
+    first, lasting = old.pools == 0, xp.maximum(0.1, 1 / pools)
+    long, fast = (xp.minimum(m * _rate(xp, share, k, least), 1.0) for share in (LONG, FAST))
+    noise = old.noise + xp.maximum(long, 1 / pools) * (own - old.noise)
+    rest = mean - old.base - m * old.slope
+    slope = (old.slope + xp.where(k > 3, long * long / (2 * m), 0.0) * rest) * (1 - m / xp.maximum(k, m + 1))
+    error = mean - old.level - m * slope
+    innovation = old.innovation + lasting * (error**2 - old.innovation)
+    gain = xp.maximum(fast, 1 - 1.5 * noise / (m * innovation + _LEAST_NUMBER))
+    return old._replace(
+        pools=pools,
+        noise=noise,
+        base=xp.where(first, mean, old.base + m * old.slope + long * rest),
+        slope=xp.where(first, 0 * mean, slope),
+        innovation=xp.where(first, own, innovation),
+        level=xp.where(first, mean, old.level + m * slope + gain * error),
+    )
 
 
 def _rate(xp: Any, share: float, k: Any, least: Any) -> Any:
@@ -190,12 +294,7 @@ def _within(xp: Any, value: Any, low: Any, high: Any) -> Any:
     return xp.minimum(xp.maximum(value, low), high)
 
 
-def _sign(xp: Any, value: Any) -> Any:
-    return xp.where(value < 0, -1.0, 1.0)
-
-
-def is_at_limit(pressure: Pressure, limit: float) -> Any:
+def is_at_limit(state: Pressure, limit: Any) -> Any:
     """Whether a multiplier has reached what it may be, and the bound will probably not be kept even so."""
-    reached = abs(pressure.theta) >= math.log(1 + limit / LINEAR) * 0.999
-    along = pressure.theta / (abs(pressure.theta) + _LEAST_NUMBER)
-    return reached & (pressure.ahead * along > SURE * pressure.deviation)
+    along = state.multiplier / (abs(state.multiplier) + _LEAST_NUMBER)
+    return (abs(state.multiplier) >= 0.999 * limit) & (state.ahead * along > SURE * state.deviation)

@@ -85,6 +85,17 @@ MULTIPLIER_LIMIT = 4.0
 PENALTY_LIMIT = MULTIPLIER_LIMIT / 2
 """||J^T rho M u|| likewise."""
 
+LINEAR_CURVATURE = 0.1
+"""L is no less than this many times ||grad f|| over the length of x: linear functions have no curvature, and were L
+forgotten, steps would grow for ever and rho would vanish."""
+
+FARTHEST = 1e6
+"""From this length of x on, steps along a linear function no longer grow with it."""
+
+SLOPE_SHARE = 1e-2
+"""The gradient of a row counts for at least this part of the longest that the row has had of late: where it vanishes,
+as that of x.x at 0, neither penalty nor multiplier has anything to press on, however large it is."""
+
 LEAST_PENALTY = 0.02
 """rho is at least this share of f's curvature at the start: a start at a minimum of f has no gradient to measure by,
 and has to be left."""

@@ -5,10 +5,12 @@ from typing import Any, NamedTuple
 from lariax.tuned.constants import (
     CURVATURE_RATE,
     EIGENVALUE_SHARE,
+    FARTHEST,
     FORGET,
     FORGET_FAST,
     KINKED,
     LEAST_CURVATURE,
+    LINEAR_CURVATURE,
     OUTLIER,
     PROBE,
     REAL_ROUNDING,
@@ -125,6 +127,13 @@ def within_eigenvalue(xp: Any, curvature: Curvature, eigenvalue: Any, tiny: Any)
     most = OUTLIER * xp.maximum(eigenvalue, _recent(xp, curvature, tiny))
     largest = xp.where(eigenvalue > 0, xp.minimum(curvature.largest, most), curvature.largest)
     return curvature._replace(largest=xp.maximum(largest, EIGENVALUE_SHARE * eigenvalue))
+
+
+def with_gradient(xp: Any, curvature: Curvature, gradient: Any, size: Any) -> Curvature:
+    """With L enough for ||grad f||^2 = `gradient` and x.x = `size`: a step along grad f is at most ten times as long as
+    x, though linear functions have no curvature."""
+    least = LINEAR_CURVATURE * xp.sqrt(gradient) / (1 + xp.minimum(xp.sqrt(size), FARTHEST))
+    return curvature._replace(largest=xp.maximum(curvature.largest, least))
 
 
 def secant_bound(xp: Any, curvature: Curvature, tiny: Any) -> Any:

@@ -43,6 +43,7 @@ from lariax.tuned.curvature import (
     is_kinked,
     measured,
     secant_bound,
+    with_gradient,
     with_jump,
     with_step,
     within_eigenvalue,
@@ -373,6 +374,10 @@ class Rule:
             s.constraint_filter.noise,
             batch_size,
         )
+
+    def with_gradient(self, s: RuleState, gradient: Any, size: Any) -> RuleState:
+        """With L enough for ||grad f||^2 and x.x as they are now."""
+        return s._replace(curvature=with_gradient(self.xp, s.curvature, gradient, size))
 
     def refreshed(self, s: RuleState, shape: PenaltyShape, gradient: Any) -> RuleState:
         """With a new shape, and with ||grad f||^2 as it is now."""

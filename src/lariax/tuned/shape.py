@@ -6,12 +6,14 @@ from typing import Any, NamedTuple, Protocol
 from lariax.tuned.constants import (
     CERTAIN,
     EIGENVALUE_NOISE,
+    GRADIENT_MEMORY,
     KAPPA,
     MOVED,
     PIVOT,
     PROBES,
     PSEUDOINVERSE,
     REDUNDANT,
+    SLOPE_SHARE,
     SMALL,
     SURE,
     WHITEN_ENTRIES,
@@ -31,7 +33,8 @@ class PenaltyShape(NamedTuple):
     dual: Any  # M_d: M without the directions of dependent rows
     uncoupled: Any  # the two of them with every inequality by itself
     coupled: Any  # inequalities that have entries beside the diagonal
-    gram: Any  # J J^T
+    gram: Any  # J J^T, no entry of its diagonal far below what it was
+    longest: Any  # ||J_i||^2, the recent maximum
     jacobian: Any  # J, averaged from refresh to refresh; without rows in the diagonal case
     variance: Any  # of the errors in its rows
 
@@ -39,7 +42,7 @@ class PenaltyShape(NamedTuple):
     def empty(cls, jacobian: Any) -> "PenaltyShape":
         """Without rows; `jacobian` is 0 x d."""
         none, nothing = jacobian[:, :0], jacobian[:, 0]
-        return cls(none, none, (none, none), nothing > 0, none, jacobian, nothing)
+        return cls(none, none, (none, none), nothing > 0, none, nothing, jacobian, nothing)
 
 
 class ShapeInputs(NamedTuple):
@@ -89,12 +92,12 @@ def shape_at(xp: Any, samples: JacobianSamples, rows: int, inputs: ShapeInputs, 
     if rows == 0:
         return PenaltyShape.empty(none)
     if not is_whitened(rows, none.shape[1]):
-        return _matrix_free(xp, samples, inputs)
+        return _matrix_free(xp, samples, inputs, before)
     jacobian, variance, count = samples.jacobian()
     error = variance / count
     if before is not None:
         jacobian, error = average_jacobian(xp, before, jacobian, error)
-    return whitened(xp, jacobian, error, variance, inputs)
+    return whitened(xp, jacobian, error, variance, inputs, before)
 
 
 def is_whitened(rows: int, dimension: int) -> bool:
@@ -149,14 +152,17 @@ def average_jacobian(xp: Any, before: PenaltyShape, jacobian: Any, noise: Any) -
     return before.jacobian + share[:, None] * (jacobian - before.jacobian), left
 
 
-def whitened(xp: Any, jacobian: Any, error: Any, variance: Any, inputs: ShapeInputs) -> PenaltyShape:
+def whitened(
+    xp: Any, jacobian: Any, error: Any, variance: Any, inputs: ShapeInputs, before: PenaltyShape | None = None
+) -> PenaltyShape:
     """M = S (B + N)^-1 S with S = diag 1/||J_i|| and B = S J J^T S, over equalities and surely active inequalities.
 
     Weak eigenvalues of B count for no less than the noise of J allows, zero ones are not inverted. A row without a
     gradient has no weight until it has one.
     """
     gram = jacobian @ jacobian.T
-    nonzero, size = _row_sizes(xp, xp.diag(gram))
+    nonzero, size, longest = _row_sizes(xp, xp.diag(gram), before)
+    gram = gram + xp.diag(xp.where(nonzero, size - xp.diag(gram), 0))
     outer = nonzero[:, None] * nonzero / xp.sqrt(size)[:, None] / xp.sqrt(size)
     scaled, damping = gram * outer, _ridge(xp, size, variance, inputs)
 
@@ -166,7 +172,7 @@ def whitened(xp: Any, jacobian: Any, error: Any, variance: Any, inputs: ShapeInp
 
     coupled = nonzero & _surely_binding(xp, scaled, size, inputs)
     uncoupled = inverses(~inputs.inequality)
-    return PenaltyShape(*inverses(~inputs.inequality | coupled), uncoupled, coupled, gram, jacobian, error)
+    return PenaltyShape(*inverses(~inputs.inequality | coupled), uncoupled, coupled, gram, longest, jacobian, error)
 
 
 def _surely_binding(xp: Any, scaled: Any, size: Any, inputs: ShapeInputs) -> Any:
@@ -207,10 +213,12 @@ def _inverse(xp: Any, scaled: Any, together: Any, error: Any, damping: Any) -> t
     return xp.where(within, penalty, 0), xp.where(within, dual, 0)
 
 
-def _row_sizes(xp: Any, squares: Any) -> tuple[Any, Any]:
-    """Which rows have a gradient, and ||J_i||^2, with 1 for those that have none."""
+def _row_sizes(xp: Any, squares: Any, before: PenaltyShape | None) -> tuple[Any, Any, Any]:
+    """Which rows have a gradient; ||J_i||^2, with 1 for those that have none, and not far below the recent maximum; and
+    that maximum."""
     nonzero = squares > xp.sqrt(xp.finfo(squares.dtype).tiny)
-    return nonzero, xp.where(nonzero, squares, 1)
+    longest = squares if before is None else xp.maximum(squares, GRADIENT_MEMORY * before.longest)
+    return nonzero, xp.where(nonzero, xp.maximum(squares, SLOPE_SHARE**2 * longest), 1), longest
 
 
 def _ridge(xp: Any, size: Any, variance: Any, inputs: ShapeInputs) -> Any:
@@ -226,7 +234,7 @@ def _ridge(xp: Any, size: Any, variance: Any, inputs: ShapeInputs) -> Any:
     return inputs.curvature / size * xp.sqrt(spread * size.shape[0] / KAPPA)
 
 
-def _matrix_free(xp: Any, samples: JacobianSamples, inputs: ShapeInputs) -> PenaltyShape:
+def _matrix_free(xp: Any, samples: JacobianSamples, inputs: ShapeInputs, before: PenaltyShape | None) -> PenaltyShape:
     """M = diag 1 / (||J_i||^2 (lambda_max + N_i)), from products with J and J^T alone.
 
     ||J_i||^2 is taken to be the largest of (J_i v)^2 over eight normal v: rather too large (three times, on average),
@@ -234,7 +242,7 @@ def _matrix_free(xp: Any, samples: JacobianSamples, inputs: ShapeInputs) -> Pena
     power steps.
     """
     along = samples.along()
-    nonzero, size = _row_sizes(xp, xp.max(xp.mean(along, axis=0) ** 2, axis=0))
+    nonzero, size, longest = _row_sizes(xp, xp.max(xp.mean(along, axis=0) ** 2, axis=0), before)
     variance, root = 0 * size, xp.sqrt(size)
     if along.shape[0] > 1:
         variance = inputs.batch_size * xp.mean(xp.var(along, axis=0, ddof=1), axis=0)
@@ -248,4 +256,4 @@ def _matrix_free(xp: Any, samples: JacobianSamples, inputs: ShapeInputs) -> Pena
     strength = largest + _ridge(xp, size, variance, inputs)
     penalty = xp.where(nonzero, 1 / (size * xp.where(nonzero, strength, 1)), 0)
     none = inputs.inequality & False
-    return PenaltyShape(penalty, penalty, (penalty, penalty), none, size, samples.empty(), 0 * size)
+    return PenaltyShape(penalty, penalty, (penalty, penalty), none, size, longest, samples.empty(), 0 * size)
