@@ -53,8 +53,8 @@ class Sample(eqx.Module):
     def own(self, source: int, weights: Rows) -> tuple[float, Rows]:
         """Weights of the objective and of the rows, without those that other sources answer for."""
         objective = 1.0 if source == 0 else 0.0
-        blocks = zip(self.oracle.blocks, weights, strict=True)
-        return objective, tuple(w if block.source == source else jnp.zeros_like(w) for block, w in blocks)
+        parts = zip(self.oracle.layout.sources, weights, strict=True)
+        return objective, tuple(w if own == source else jnp.zeros_like(w) for own, w in parts)
 
 
 class Means(NamedTuple):
@@ -121,8 +121,7 @@ def _nothing(sample: Sample) -> Means:
 
 def _means_of_step(sample: Sample, z: Vector, y: Multipliers, batch: Batch, step: Int[Array, ""]) -> Means:
     view = sample.view(z, batch, step)
-    parts = [jnp.sum(share * r, axis=0) for share, r in zip(view.rows, view.look.residuals, strict=True)]
-    residuals = jnp.concatenate(parts) if parts else jnp.zeros(0, sample.oracle.dtype)
+    residuals = sample.oracle.sum(view.rows, view.look.residuals)
     return Means(jnp.sum(view.objective * view.look.objective), view.pull(sample.oracle.split(y)), residuals)
 
 
@@ -169,7 +168,7 @@ def _rows(sample: Sample, z: Vector, y: Multipliers, batch: Batch) -> dict[int, 
             objective, own = sample.own(i, weights)
             gradient = look.pull((jnp.full_like(look.objective, objective), own))[0]
             residuals = sample.own(i, look.residuals)[1]
-            found[i] = jnp.concatenate([objective * look.objective, gradient, *(r[0] for r in residuals)])
+            found[i] = jnp.concatenate([objective * look.objective, gradient, single.join(residuals)])
         return found
 
     return jax.vmap(row)(batch.samples) if sample.random else {}
@@ -269,11 +268,11 @@ def _loaded(sample: Sample, z: Vector, y: Multipliers, batch: Batch, loads: Load
     for i, _ in sample.random:
         share, weights = sample.own(i, oracle.split(y))
         total = share * (slope + loads.objective[:, None] * objective) if share else jnp.zeros((), oracle.dtype)
-        parts = zip(oracle.blocks, weights, slopes, residuals, strict=True)
-        for block, weight, tangent, value in parts:
-            if block.source == i:
-                own = loads.residuals[:, None, block.rows]
-                total = total + jnp.sum(weight * tangent + own * value, axis=-1)
+        own = oracle.layout.split(loads.residuals[:, None])
+        for source, *part in zip(oracle.layout.sources, weights, slopes, own, residuals, strict=True):
+            if source == i:
+                weight, tangent, load, value = part
+                total = total + jnp.sum(weight * tangent + load * value, axis=-1)
         yield total.T
 
 
@@ -295,11 +294,12 @@ def weighted(sample: Sample, z: Vector, y: Multipliers, load: Load) -> tuple[Vec
         }
         objective = shares[0] if 0 in shares else jnp.zeros_like(look.objective)
         rows, values = [], []
-        for block, weight, residual in zip(sample.oracle.blocks, sample.oracle.split(y), look.residuals, strict=True):
-            share = jnp.zeros(residual.shape[0], z.dtype) if block.source is None else shares[block.source]
+        parts = zip(sample.oracle.layout.sources, sample.oracle.split(y), look.residuals, strict=True)
+        for source, weight, residual in parts:
+            share = jnp.zeros(residual.shape[0], z.dtype) if source is None else shares[source]
             rows.append(share[:, None] * weight)
-            values.append(share @ residual)
-        return look.pull((objective, tuple(rows)))[0], jnp.concatenate([jnp.zeros(0, z.dtype), *values])
+            values.append(share[:, None])
+        return look.pull((objective, tuple(rows)))[0], sample.oracle.sum(tuple(values), look.residuals)
 
     def add_mean(step: Int[Array, ""], total: dict[int, Array]) -> dict[int, Array]:
         seen = loaded(step)
