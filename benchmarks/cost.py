@@ -24,8 +24,8 @@ from rich.console import Console
 import lariax as lx
 from benchmarks._results import write
 from benchmarks.speed import least, microseconds, processor, wells
-from lariax.formulas import SETTLED
 from lariax.methods import AbstractMethod, Answer
+from lariax.tuned.constants import SETTLED
 
 LONG = 50_000  # iterations of a usual run
 BRIEF = 128  # iterations of a run whose time is what a run costs once

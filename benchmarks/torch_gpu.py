@@ -20,8 +20,8 @@ import torch
 
 import lariax.torch as lt
 from benchmarks._results import table, write
-from lariax.formulas import RARELY, SETTLED
 from lariax.torch import _kernels
+from lariax.tuned.constants import RARELY, SETTLED
 
 BOUND = 0.1
 BATCHES = 8  # that take turns

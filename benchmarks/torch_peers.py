@@ -21,7 +21,7 @@ from benchmarks._results import origin, table, write
 from benchmarks.peers.methods import with_alm, with_cooper, with_lariax
 from benchmarks.peers.problems import problems
 from benchmarks.peers.tasks import Batch, Task
-from lariax.formulas import RARELY, SETTLED
+from lariax.tuned.constants import RARELY, SETTLED
 
 LATE = 2 * SETTLED
 WARM = 1024  # calls before the clock runs

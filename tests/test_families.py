@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import lariax as lx
+from lariax.loop import _verdict
 from lariax.oracle import bind, sample_structure
 
 NAMES, WIDTH = 20, 7
@@ -132,6 +133,16 @@ def test_the_step_grows_by_little_with_functions_of_their_own():
 def test_large_arrays_of_their_own_are_not_copied(monkeypatch):
     monkeypatch.setattr("lariax.oracle._families.MOST_NUMBERS", NAMES * WIDTH)
     assert not oracle_of([by_arrays(i) for i in range(NAMES)]).functions[0].families
+
+
+@pytest.mark.parametrize("few", [0, 10 * NAMES])
+def test_many_constraints_without_a_gradient_are_seen(monkeypatch, few):
+    """One by one, and all at once."""
+    monkeypatch.setattr(_verdict, "FEW_BLOCKS", few)
+    flat = [lambda x, row: jnp.sign(x[0] + row[0]) + 0 * x[1]]
+    oracle = oracle_of([*flat, *(by_places(i) for i in range(NAMES)), *flat])
+    found = _verdict._has_gradient(oracle, [oracle.look(X, batch_of(oracle))])
+    np.testing.assert_array_equal(found, [False, *[True] * NAMES, False])
 
 
 @pytest.mark.long

@@ -12,7 +12,7 @@ import lariax
 
 ROOT = Path(lariax.__file__).parent
 LAYERS = [
-    {"utils"},
+    {"compilation", "utils"},
     {"formulas"},
     {"tuned"},
     {"prox"},
@@ -20,6 +20,7 @@ LAYERS = [
     {"problem"},
     {"oracle"},
     {"certificate"},
+    {"inference"},
     {"checkpoint"},
     {"methods"},
     {"rivals"},

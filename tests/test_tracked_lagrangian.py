@@ -12,8 +12,8 @@ from benchmarks.suite.problems import by_name
 
 import lariax as lx
 from conftest import lasso_with_sum_one, normal
-from lariax.formulas import Filter, believable, gain, updated
 from lariax.oracle import Oracle
+from lariax.tuned.filter import Filter, clipped_innovation, gain, updated
 
 TRACKED = lx.TrackedLagrangian()
 
@@ -182,8 +182,8 @@ def z_scores(monkeypatch, step, own_value):
         tickets = oracle.draw(key, jnp.arange(1), (None,) * len(oracle.sources))
         batch = oracle.fetch(jax.tree.map(lambda ticket: ticket[0], tickets))
         new = step(oracle, state, k, batch)
-        kept = 1 - TRACKED._gain(state.of_gradient, k)
-        return new.gradient - exact(new.x, new.weights) - kept * (state.gradient - exact(state.x, state.weights))
+        kept, w, w_new = 1 - gain(state.rule.gradient_filter), state.rule.weights, new.rule.weights
+        return new.gradient - exact(new.x, w_new) - kept * (state.gradient - exact(state.x, w))
 
     found = jax.jit(jax.vmap(deviation))(jax.random.split(jax.random.key(1), 40_000))
     return np.asarray(jnp.mean(found, axis=0) / (jnp.std(found, axis=0) / np.sqrt(len(found))))
@@ -210,7 +210,7 @@ def test_one_batch_does_not_reopen_a_gain():
     def after(batches):
         now = filter
         for _ in range(batches):
-            seen = believable(jnp, now, jnp.asarray(1e4))
+            seen = clipped_innovation(jnp, now, jnp.asarray(1e4))
             now = updated(now, gain(now), 0.01, noise=1.0, drift=0.0, innovation=seen)
         return float(now.error)
 
@@ -225,11 +225,11 @@ def test_drift_is_that_of_the_step_at_hand():
     tickets = oracle.draw(jax.random.key(1), jnp.arange(1), (None,) * len(oracle.sources))
     batch = oracle.fetch(jax.tree.map(lambda ticket: ticket[0], tickets))
     for factor in (1.0, 0.1):
-        short = state._replace(scale=factor * state.scale)
+        short = state._replace(rule=state.rule._replace(theta=factor * state.rule.theta))
         new = TRACKED.step(oracle, short, k, batch)
         moved = jnp.sum((new.x - short.x) ** 2)
-        np.testing.assert_allclose(new.of_gradient.drift, state.curvature.noise * moved, rtol=1e-9)
-        assert new.of_gradient.drift > 0
+        np.testing.assert_allclose(new.rule.gradient_filter.drift, state.rule.curvature.noise * moved, rtol=1e-9)
+        assert new.rule.gradient_filter.drift > 0
 
 
 def test_a_jump_of_the_gradient_is_an_error_of_the_estimate():
@@ -244,14 +244,14 @@ def test_a_jump_of_the_gradient_is_an_error_of_the_estimate():
     oracle, state, k = result.continuation.oracle, result.continuation.loop.state, jnp.array(4_001.0)
     tickets = oracle.draw(jax.random.key(1), jnp.arange(1), (None,) * len(oracle.sources))
     batch = oracle.fetch(jax.tree.map(lambda ticket: ticket[0], tickets))
-    eta, _ = TRACKED._lengths(state)
+    eta, _ = TRACKED.rule(oracle).lengths(state.rule)
     between = state.metric[0] * (state.x[0] - 0.5 * eta * state.gradient[0])
     jump = state.metric[0] * 2 * 16 / 8
     kink = jax.tree.map(lambda z: z.at[0, 2].set(between).at[0, 3].set(10.0), batch)
     plain, jumped = (TRACKED.step(oracle, state, k, each) for each in (batch, kink))
     np.testing.assert_allclose(jnp.linalg.norm(jumped.gradient - plain.gradient), jump, rtol=0.1)
-    assert plain.of_gradient.error < 0.01
-    np.testing.assert_allclose(jumped.of_gradient.error, jump**2, rtol=0.1)
+    assert plain.rule.gradient_filter.error < 0.01
+    np.testing.assert_allclose(jumped.rule.gradient_filter.error, jump**2, rtol=0.1)
 
 
 def test_gains_steps_and_penalties_can_be_set():

@@ -10,19 +10,17 @@ from benchmarks.suite.units import Units, in_units
 
 import lariax as lx
 import lariax.torch as lt
-from lariax.formulas import (
-    Curved,
-    Load,
-    averaged,
+from lariax.problem import probes, units
+from lariax.tuned.shape import ShapeInputs, average_jacobian, whitened
+from lariax.tuned.units import (
+    HessianEstimate,
+    average_diagonal,
     balanced,
     diagonal_of,
     first_scales,
-    growths,
-    next_diagonal,
-    rescaled_entries,
-    whitened,
+    growth,
+    unit_change,
 )
-from lariax.problem import probes, units
 
 TARGET = jnp.array([2.0, 3.0])
 
@@ -97,7 +95,9 @@ def test_scales_undo_any_units(size):
         for _ in range(4):
             now = scales[:, None] * bent * scales
             seen = diagonal_of(np, probes(size), probes(size) @ now, np.linalg.norm(now, ord=2))
-            scales = balanced(np, scales, seen, scales**2 * np.diag(bent), scales**2 * np.diag(bent) / 2)
+            scales = balanced(
+                np, scales, HessianEstimate(seen, scales**2 * np.diag(bent), scales**2 * np.diag(bent) / 2, 0.0)
+            )
         return scales
 
     plain, other = scales_for(matrix), scales_for(matrix / factors[:, None] / factors)
@@ -119,18 +119,19 @@ def test_an_axis_that_leans_on_all_others_is_not_slowed_down_for_it():
 
 
 def test_curvature_that_is_rounding_is_none():
-    scales = balanced(np, np.ones(4), np.array([1.0, 1.0, 1e-18, 0.0]), np.ones(4), np.ones(4))
+    scales = balanced(np, np.ones(4), HessianEstimate(np.array([1.0, 1.0, 1e-18, 0.0]), np.ones(4), np.ones(4), 1.0))
     np.testing.assert_allclose(scales, 1)
-    few = balanced(np, np.ones(4), np.ones(4), np.ones(4), np.array([0.1, 1e-30, 1e-31, 1e-32]))
+    noise = np.array([0.1, 1e-30, 1e-31, 1e-32])
+    few = balanced(np, np.ones(4), HessianEstimate(np.ones(4), np.ones(4), noise, 1.0))
     np.testing.assert_allclose(few, 1, err_msg="noise that is rounding is none either")
 
 
 def test_scales_change_only_where_they_are_far_off():
-    np.testing.assert_array_equal(rescaled_entries(np, np.array([1.0, 2.0, 0.5, 0.0, 1.0])), 1)
-    changed = rescaled_entries(np, np.array([1.0, 1.0, 1.0, 1.0, 1e-8]))
+    np.testing.assert_array_equal(unit_change(np, np.array([1.0, 2.0, 0.5, 0.0, 1.0])), 1)
+    changed = unit_change(np, np.array([1.0, 1.0, 1.0, 1.0, 1e-8]))
     assert changed[4] == 2
     assert np.all(changed[:4] <= 1)
-    assert rescaled_entries(np, np.array([1.0, 1.0, 1.0, 1.0, 1e8]))[4] < 1 / 16
+    assert unit_change(np, np.array([1.0, 1.0, 1.0, 1.0, 1e8]))[4] < 1 / 16
 
 
 def test_an_entry_that_no_look_shows_keeps_its_scale():
@@ -138,9 +139,9 @@ def test_an_entry_that_no_look_shows_keeps_its_scale():
     before, seen = np.array([1.0, 1.0, 1.0]), np.array([1.0, 2.0, 0.0])
     diagonal = before
     for _ in range(100):
-        diagonal = next_diagonal(np, diagonal, seen)
+        diagonal = average_diagonal(np, diagonal, seen)
     np.testing.assert_allclose(diagonal, [1.0, 2.0, 1.0], rtol=1e-4)
-    noise, curvature = growths(np, np.array([1.0, 1.0, 1e6]), Curved(seen, seen, 0 * seen, 2.0))
+    noise, curvature = growth(np, np.array([1.0, 1.0, 1e6]), HessianEstimate(seen, seen, 0 * seen, 2.0))
     assert noise == curvature == 1
 
 
@@ -164,10 +165,10 @@ def test_a_product_ties_the_parts_that_its_sets_tie():
 
 def test_a_row_that_few_samples_show_is_not_lost():
     """A look without a sample of a rare class, and then looks that are as noisy as a few of them are."""
-    load = Load.at_start(np.array([True]), 1.0, 1.0, 0.1, np.array([0.1]), 8)
-    shape = whitened(np, np.ones((1, 3)), np.array([0.5]), np.array([4.0]), load)
-    kept, error = averaged(np, shape, np.zeros((1, 3)), np.zeros(1))
+    inputs = ShapeInputs.at_start(np.array([True]), 1.0, 1.0, 0.1, np.array([0.1]), 8)
+    shape = whitened(np, np.ones((1, 3)), np.array([0.5]), np.array([4.0]), inputs)
+    kept, error = average_jacobian(np, shape, np.zeros((1, 3)), np.zeros(1))
     np.testing.assert_array_equal(kept, shape.jacobian)
     assert error == shape.variance
     nothing = shape._replace(jacobian=np.zeros((1, 3)), variance=np.zeros(1))
-    np.testing.assert_array_equal(averaged(np, nothing, np.ones((1, 3)), np.full(1, 5.0))[0], 1)
+    np.testing.assert_array_equal(average_jacobian(np, nothing, np.ones((1, 3)), np.full(1, 5.0))[0], 1)

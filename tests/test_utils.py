@@ -25,8 +25,9 @@ def test_counts_of_numpy_and_from_zero_on_are_taken():
         check_count("n", -1, least=0)
 
 
-@pytest.mark.parametrize("value", [0.49, 1.0, "0.9", True, float("nan")])
+@pytest.mark.parametrize("value", [0.49, 1.0, "0.9", True, float("nan"), None, np.ones(2)])
 def test_what_is_no_confidence_is_refused(value):
+    check_confidence(np.array(0.9))
     with pytest.raises(ValueError, match=r"confidence must be at least 0.5 and below 1"):
         check_confidence(value)
 

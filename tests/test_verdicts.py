@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import lariax as lx
-from lariax.formulas import Load, has_lost_coupling, whitened
 from lariax.problem import LinearSystem
+from lariax.tuned.shape import ShapeInputs, has_lost_coupling, whitened
 
 NORMAL = lx.Distribution(lambda key: jax.random.normal(key, (3,)))
 
@@ -51,6 +51,7 @@ def test_verdict(name):
         assert "lx.Proxy" in result.message
     if status == "infeasible_stationary":
         assert "'limit'" in result.message
+        assert np.max(np.abs(result.multipliers["limit"])) < 1e5  # also where its gradient vanishes, as at x.x = 0
 
 
 def test_a_run_that_is_on_its_way_has_spent_its_budget():
@@ -78,14 +79,14 @@ def test_a_proxy_of_another_shape_is_refused():
 # --- inequalities that are coupled
 
 
-def load(multipliers, slack, inequality=None):
+def inputs(multipliers, slack, inequality=None):
     rows = len(multipliers)
-    return Load(
+    return ShapeInputs(
         np.ones(rows, bool) if inequality is None else np.asarray(inequality),
         np.asarray(multipliers, float),
         np.asarray(slack, float),
         curvature=1.0,
-        force=1.0,
+        max_gradient=1.0,
         gradient_error=1e-4,
         gradient_noise=1.0,
         value_noise=np.zeros(rows),
@@ -97,16 +98,17 @@ JACOBIAN = np.array([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]])
 NOTHING = np.zeros(3)
 
 
-def shaped(loaded):
-    return whitened(np, JACOBIAN, NOTHING, NOTHING, loaded)
+def shaped(given):
+    return whitened(np, JACOBIAN, NOTHING, NOTHING, given)
 
 
 def test_inequalities_are_coupled_only_if_they_surely_bind():
-    shape = shaped(load([1.0, 0.5, 0.0], [0.0, 0.0, 50.0]))
+    shape = shaped(inputs([1.0, 0.5, 0.0], [0.0, 0.0, 50.0]))
     np.testing.assert_array_equal(shape.coupled, [True, True, False])
     assert shape.penalty[0, 1] != 0
     assert shape.penalty[0, 2] == shape.penalty[1, 2] == 0
-    np.testing.assert_array_equal(shape.uncoupled.penalty, np.diag(np.diag(shape.uncoupled.penalty)))
+    for matrix in shape.uncoupled:
+        np.testing.assert_array_equal(matrix, np.diag(np.diag(matrix)))
 
 
 @pytest.mark.parametrize(
@@ -115,26 +117,37 @@ def test_inequalities_are_coupled_only_if_they_surely_bind():
     ids=["within its error", "with slack", "none"],
 )
 def test_inequalities_in_doubt_go_by_themselves(multipliers, slack):
-    shape = shaped(load(multipliers, slack))
+    shape = shaped(inputs(multipliers, slack))
     assert not shape.coupled[1:].any()
     np.testing.assert_array_equal(shape.penalty, np.diag(np.diag(shape.penalty)))
 
 
 def test_dependent_inequalities_are_not_all_coupled():
-    shape = shaped(load([1.0, 0.5, 0.7], [0.0, 0.0, 0.0]))
+    shape = shaped(inputs([1.0, 0.5, 0.7], [0.0, 0.0, 0.0]))
     np.testing.assert_array_equal(shape.coupled, [True, False, True])  # the two that press hardest span all
 
 
 def test_equalities_are_always_coupled():
-    shape = shaped(load([0.0, 0.0, 0.0], [0.0, 0.0, 0.0], inequality=[False, False, True]))
+    shape = shaped(inputs([0.0, 0.0, 0.0], [0.0, 0.0, 0.0], inequality=[False, False, True]))
     assert shape.penalty[0, 1] != 0
     assert not shape.coupled.any()
 
 
 def test_the_coupling_ends_with_a_multiplier():
-    shape = shaped(load([1.0, 0.5, 0.0], [0.0, 0.0, 50.0]))
+    shape = shaped(inputs([1.0, 0.5, 0.0], [0.0, 0.0, 50.0]))
     assert not has_lost_coupling(np, shape, np.array([1.0, 0.5, 0.0]))
     assert has_lost_coupling(np, shape, np.array([1.0, 0.0, 0.0]))
+
+
+def test_a_row_whose_gradient_vanishes_keeps_a_length():
+    """Penalty and multipliers are measured by it: 1 / ||J||^2 would run away. It is forgotten by and by."""
+    loaded = inputs([0.0, 0.0, 0.0], [0.0, 0.0, 0.0], inequality=[False] * 3)
+    before, vanished = shaped(loaded), JACOBIAN * [[1e-9], [1.0], [1.0]]
+    after = whitened(np, vanished, NOTHING, NOTHING, loaded, before)
+    assert after.gram[0, 0] == pytest.approx(0.8 * SLOPE_SHARE**2)
+    np.testing.assert_array_equal(np.diag(after.gram)[1:], np.diag(before.gram)[1:])
+    assert after.penalty[0, 0] <= 1.01 / (0.8 * SLOPE_SHARE**2)
+    assert whitened(np, vanished, NOTHING, NOTHING, loaded, after).gram[0, 0] == pytest.approx(0.64 * SLOPE_SHARE**2)
 
 
 def test_a_system_whose_rows_differ_in_scale_has_a_solution():

@@ -6,6 +6,7 @@ The method with one part taken out or replaced, on problems of the suite, in uni
 
 import argparse
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,6 +24,7 @@ from benchmarks._results import replace_section  # noqa: E402
 from benchmarks.suite.limits import solve  # noqa: E402
 from benchmarks.suite.problems import by_name  # noqa: E402
 from benchmarks.suite.run import Score, joined, pair, scored, solved_by_lariax  # noqa: E402
+from lariax.tuned.rule import Lengths, Rule  # noqa: E402
 
 mpl.use("Agg")
 
@@ -37,33 +39,51 @@ Tracked = lx.TrackedLagrangian
 # --- the parts, each replaced by something plainer
 
 
+class _NoDriftRule(Rule):
+    part: ClassVar[str] = "gradient"
+
+    def gains(self, s: Any, k: Any) -> Any:
+        name = f"{self.part}_filter"
+        filter = getattr(s, name)
+        return super().gains(s._replace(**{name: filter._replace(drift=0 * filter.drift)}), k)
+
+
+class _NoDriftOfValuesRule(_NoDriftRule):
+    part: ClassVar[str] = "constraint"
+
+
 class NoDrift(Tracked):
     """Q = 0 in the filter of the gradient: as if moves of x brought no noise. Steps are held back by it as ever."""
 
-    part: ClassVar[str] = "of_gradient"
+    drifting: ClassVar[type[_NoDriftRule]] = _NoDriftRule
 
-    def _gain(self, filter: Any, k: Any) -> Any:
-        mine = (filter.error.ndim == 0) == (self.part == "of_gradient")
-        return super()._gain(filter._replace(drift=0 * filter.drift) if mine else filter, k)
+    def rule(self, oracle: Any) -> Rule:
+        return self.drifting(**vars(super().rule(oracle)))
 
     def _step(self, oracle: Any, state: Any, k: Any, *args: Any, **options: Any) -> Any:
         new = super()._step(oracle, state, k, *args, **options)
-        filter, kept = getattr(new, self.part), 1 - self._gain(getattr(state, self.part), k)
+        alphas = self.rule(oracle).gains(state.rule, k)
+        kept = 1 - (alphas.gradient if self.drifting.part == "gradient" else alphas.constraints)
+        name = f"{self.drifting.part}_filter"
+        filter = getattr(new.rule, name)
         without = filter._replace(error=jnp.maximum(filter.error - kept**2 * filter.drift, 0))
-        return new._replace(**{self.part: without})
+        return new._replace(rule=new.rule._replace(**{name: without}))
 
 
 class NoDriftOfValues(NoDrift):
     """Likewise in the filters of the constraint values."""
 
-    part: ClassVar[str] = "of_constraints"
+    drifting: ClassVar[type[_NoDriftRule]] = _NoDriftOfValuesRule
 
 
 class CommonWeights(Tracked):
     """One weight for all samples, made from all of them: biased."""
 
-    def _partners(self, oracle: Any, each: Any) -> Any:
-        return jnp.broadcast_to(jnp.mean(each, axis=0), each.shape)
+    def rule(self, oracle: Any) -> Rule:
+        def all_samples(each: Any) -> Any:
+            return jnp.broadcast_to(jnp.mean(each, axis=0), each.shape)
+
+        return replace(super().rule(oracle), partners=all_samples)
 
 
 class NoWhitening(Tracked):
@@ -81,21 +101,27 @@ class NoController(Tracked):
 
     def _step(self, *args: Any, **options: Any) -> Any:
         state = super()._step(*args, **options)
-        return state._replace(scale=jnp.ones_like(state.scale))
+        return state._replace(rule=state.rule._replace(theta=jnp.ones_like(state.rule.theta)))
+
+
+class _NoSecantRule(Rule):
+    def lengths(self, s: Any) -> Lengths:
+        rho = super().lengths(s).rho
+        return Lengths(s.theta / (s.curvature.largest + rho + self.tiny), rho)
 
 
 class NoSecant(Tracked):
     """eta = theta / (L + rho), without the bound from differences whose weights have followed the step."""
 
-    def _lengths(self, s: Any) -> Any:
-        eta, rho = super()._lengths(s)
-        return s.scale / (s.curvature.largest + rho + jnp.finfo(eta.dtype).tiny), rho
+    def rule(self, oracle: Any) -> Rule:
+        return _NoSecantRule(**vars(super().rule(oracle)))
 
 
 def _plain(state: Any) -> Any:
-    gram = state.shape.gram
-    whole = jnp.eye(gram.shape[0], dtype=gram.dtype) / (jnp.linalg.norm(gram, 2) + jnp.finfo(gram.dtype).tiny)
-    return state._replace(shape=state.shape._replace(penalty=whole, dual=whole))
+    shape = state.rule.shape
+    tiny = jnp.finfo(shape.gram.dtype).tiny
+    whole = jnp.eye(len(shape.gram), dtype=shape.gram.dtype) / (jnp.linalg.norm(shape.gram, 2) + tiny)
+    return state._replace(rule=state.rule._replace(shape=shape._replace(penalty=whole, dual=whole)))
 
 
 VARIANTS: dict[str, tuple[str, Callable[[], Tracked]]] = {

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from lariax import prox, sets
 from lariax.certificate import Certificate, certify
+from lariax.inference import Inference, InferenceError, RandomScaling, inference
 from lariax.loop import (
     STATUSES,
     Checkpoint,
@@ -70,6 +71,8 @@ __all__ = [
     "DualPenalty",
     "Equal",
     "History",
+    "Inference",
+    "InferenceError",
     "LariaxWarning",
     "Linear",
     "LinearizedALM",
@@ -79,6 +82,7 @@ __all__ = [
     "Problem",
     "Proxy",
     "QuadraticPenalty",
+    "RandomScaling",
     "Result",
     "Snapshot",
     "Stratified",
@@ -87,6 +91,7 @@ __all__ = [
     "TrackedLagrangian",
     "bind",
     "certify",
+    "inference",
     "minimize",
     "multiplier_rule",
     "prox",

@@ -231,13 +231,13 @@ def test_an_interrupted_refresh_changes_no_metric():
     interrupted = 0
     for stop in range(2, 40):
         calls.clear()
-        before, curvature = opt.metric[0].clone(), opt.tuned.curvature.largest
+        before, curvature = opt.metric[0].clone(), opt.current().curvature.largest
         try:
             opt.step(closure, batch_of(stop))
         except KeyboardInterrupt:
             interrupted += 1
             assert torch.equal(opt.metric[0], before)
-            assert opt.tuned.curvature.largest < 10 * curvature
+            assert opt.current().curvature.largest < 10 * curvature
     assert interrupted > 5
 
 
@@ -262,7 +262,7 @@ def test_examples_survive_what_is_not_finite(named):
         count += at_refresh
         assert refused(opt, closure, batch_of(seed) * (torch.nan if at_refresh else 1)) == count
     assert opt.multipliers["near"].isfinite().all()
-    assert np.isfinite(opt.indexed_size)
+    assert np.isfinite(opt.indexed.size)
 
 
 def test_compiled_late():

@@ -9,23 +9,17 @@ import pytest
 import torch
 
 import lariax.torch as lt
-from lariax.torch import _kernels, _tracked
-from lariax.torch._tuned import Rules
+from lariax.torch import _kernels, _rows, _tracked
 
 
 def trained(monkeypatch, on_device, constraints, population):
     """Parameters after 30 calls, some of which measure."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)).double()
-    lay_out = Rules.lay_out
-
-    def as_on_a_device(self, inequality, random):
-        return lay_out(self, inequality, random).on_a_device(inequality, random)
-
     with monkeypatch.context() as patch:
         patch.setattr(_tracked, "interval_at", lambda xp, k: 1 if k < 4 else 8)
         if on_device:
-            patch.setattr(Rules, "lay_out", as_on_a_device)
+            patch.setattr(_rows, "is_host", lambda device: False)
             patch.setattr(_kernels, "own_kernels", lambda device: _kernels)
             patch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager", fullgraph=True))
         opt = lt.TrackedLagrangian(model, constraints, population=population)
@@ -43,7 +37,7 @@ def trained(monkeypatch, on_device, constraints, population):
         for i in range(30):
             x = torch.randn(16, 3, generator=torch.Generator().manual_seed(i), dtype=torch.float64)
             opt.step(closure, (x, x[:, :2] ** 2))
-    assert (opt.near is not opt.rules) == on_device
+    assert (opt.rules.at_rows is not opt.rules.on_host) == on_device
     return [p.detach() for p in model.parameters()]
 
 
@@ -78,7 +72,7 @@ def rushed(scattered, resumed):
         opt.param_groups[0]["lr"] = (1.0, 0.03)[i % 2]
         batch = torch.randn(16, 3, generator=torch.Generator().manual_seed(i), dtype=torch.float64)
         opt.step(closure, batch * (torch.nan if i == 20 else 1))
-        waited.append(opt.under_way is None)
+        waited.append(opt.pending is None)
         if resumed and i == 25:
             saved, opt = opt.state_dict(), optimizer()
             opt.load_state_dict(saved)

@@ -74,7 +74,7 @@ def certify(
     """
     _check(problem, draws, confidence, on)
     fits = multipliers is None and bool(problem.constraints)
-    point = _Point(problem, x, draws, confidence, seed, tolerance)
+    point = _Request(problem, x, draws, confidence, seed, tolerance)
     own = {} if multipliers is None else multipliers
     if on == "heldout":
         if not fits:
@@ -98,7 +98,7 @@ def certify_run(
 ) -> Judged:
     """The certificate of a run, with its own multipliers or with fitted ones: `AbstractCertifier.of_run`."""
     _check(problem, draws, confidence, "samples")
-    point = _Point(problem, x, draws, confidence, seed, tolerance)
+    point = _Request(problem, x, draws, confidence, seed, tolerance)
     samples = point.on("samples")
     certificate, passes = samples.of_run(multipliers)
     return Judged(point.beside(certificate, multipliers, samples), passes)
@@ -115,7 +115,7 @@ def _check(problem: Any, draws: Any, confidence: Any, on: Any) -> None:
         raise ValueError('on="heldout" needs a problem with heldout=, found none. Give lx.Problem a source for it.')
 
 
-class _Point:
+class _Request:
     """What is asked of one point."""
 
     def __init__(

@@ -9,6 +9,7 @@ import typer
 
 from lariax.cli import _doctor, _gallery, _rates, _runs, _solve
 from lariax.cli._console import Screen, show_warnings
+from lariax.compilation import keep_programs
 
 app = typer.Typer(
     name="lariax",
@@ -23,6 +24,11 @@ app = typer.Typer(
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output, and nothing else.")]
 Double = Annotated[bool, typer.Option("--double", help="Compute in double precision.")]
+ProblemFile = Annotated[
+    str | None,
+    typer.Option(metavar="FILE.py[:NAME]", help="The problem, if the run was of one in a file.", show_default=False),
+]
+Folder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
 Folders = Annotated[
     list[Path], typer.Argument(metavar="RUN...", help="Folders of runs, as `lariax solve` leaves them.")
 ]
@@ -102,23 +108,36 @@ def solve(
 
 @app.command()
 def certify(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
+    run: Folder,
     draws: Annotated[int, typer.Option(help="Fresh samples to look at.")] = 100_000,
     confidence: Annotated[float, typer.Option(help="Of each interval.")] = 0.95,
     tolerance: Annotated[
         float | None, typer.Option(help="Up to where a violation counts as none.", show_default=False)
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the fresh samples.")] = 1,
-    problem: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE.py[:NAME]", help="The problem, if the run was of one in a file.", show_default=False
-        ),
-    ] = None,
+    problem: ProblemFile = None,
     as_json: Json = False,
 ) -> None:
     """Judge the answer of a run anew, on samples that it has not seen, and keep the certificate in its folder."""
     _runs.certify(Screen(as_json), run, draws, confidence, tolerance, seed, problem)
+
+
+@app.command()
+def inference(
+    run: Folder,
+    draws: Annotated[
+        int | None,
+        typer.Option(
+            help="Samples of each source; else all rows of data, or as many as the run drew.", show_default=False
+        ),
+    ] = None,
+    confidence: Annotated[float, typer.Option(help="Of each interval.")] = 0.95,
+    seed: Annotated[int, typer.Option(help="Of the fresh samples.")] = 1,
+    problem: ProblemFile = None,
+    as_json: Json = False,
+) -> None:
+    """Error bars for the answer of a run, its multipliers and its objective, and keep them in its folder."""
+    _runs.infer(Screen(as_json), run, draws, confidence, seed, problem)
 
 
 @app.command()
@@ -180,4 +199,5 @@ def main() -> Any:
     if sys.stdout is not None:
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # names may hold what a terminal cannot show
     show_warnings()
+    keep_programs()
     app()

@@ -1,4 +1,4 @@
-"""`lariax certify`, `compare` and `report`: what can be done with the folders of runs."""
+"""`lariax certify`, `inference`, `compare` and `report`: what can be done with the folders of runs."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,9 +12,19 @@ from jaxtyping import PyTree
 from lariax import report as pages
 from lariax.certificate import certify_run
 from lariax.cli._console import NOT_AS_ASKED, Screen, WrongInput
-from lariax.cli._tasks import split, task_of
+from lariax.cli._tasks import Task, split, task_of
+from lariax.inference import infer_run
+from lariax.loop import FAILURES
 from lariax.report import comparison
-from lariax.runs import SavedRun, certificate_to_json, keep_certificate, leaves_of, load
+from lariax.runs import (
+    SavedRun,
+    certificate_to_json,
+    inference_to_json,
+    keep_certificate,
+    keep_inference,
+    leaves_of,
+    load,
+)
 
 
 def certify(
@@ -29,11 +39,7 @@ def certify(
     own = split(problem or "")[0]
     with screen.explained(str(own) if own else None):
         with screen.waiting("loading"):
-            run = load(folder)
-            if run.settings.get("double"):
-                jax.config.update("jax_enable_x64", True)
-            task = task_of(run.settings, problem, f"lariax certify {folder} --problem {{}}")
-            x = _as(run, task.x0)
+            run, task, x = _loaded(folder, problem, "certify")
         with screen.waiting(f"certifying on {draws:,} fresh samples"):
             certificate = certify_run(task.problem, x, run.multipliers, draws, confidence, seed, tolerance).certificate
         screen.show(certificate)
@@ -42,6 +48,31 @@ def certify(
         screen.give(certificate_to_json(certificate))
         if certificate.violated or (certificate.heldout and certificate.heldout.violated):
             raise typer.Exit(NOT_AS_ASKED)
+
+
+def infer(screen: Screen, folder: Path, draws: int | None, confidence: float, seed: int, problem: str | None) -> None:
+    own = split(problem or "")[0]
+    with screen.explained(str(own) if own else None):
+        with screen.waiting("loading"):
+            run, task, x = _loaded(folder, problem, "inference")
+        if run.status in FAILURES:
+            raise WrongInput(f"there are no error bars for a run that ended as {run.status!r}.")
+        with screen.waiting("inferring"):
+            drawn = run.outcome["draws"]
+            found = infer_run(task.problem, x, run.multipliers, drawn, draws, confidence, seed, "sandwich")
+        screen.show(found)
+        keep_inference(folder, found)
+        screen.show(f"\nKept in {folder / 'inference.json'}; `lariax report {folder}` shows it.")
+        screen.give(inference_to_json(found))
+
+
+def _loaded(folder: Path, problem: str | None, command: str) -> tuple[SavedRun, Task, PyTree]:
+    """A run, its problem, and its x in the structure of the problem's."""
+    run = load(folder)
+    if run.settings.get("double"):
+        jax.config.update("jax_enable_x64", True)
+    task = task_of(run.settings, problem, f"lariax {command} {folder} --problem {{}}")
+    return run, task, _as(run, task.x0)
 
 
 def _as(run: SavedRun, x0: PyTree) -> PyTree:

@@ -1,5 +1,6 @@
 """The recursive estimate that every method here uses, and the products without bias that go into it."""
 
+import math
 from typing import Any
 
 
@@ -29,6 +30,11 @@ def repelled(partner: Any, own: Any, population_size: int) -> Any:
     (N - 1)/N (partner) + 1/N (the row's own value)
     """
     return partner + (own - partner) / population_size
+
+
+def least_weights(xp: Any, inequality: Any) -> Any:
+    """No negative weight for an inequality: its slack takes up the rest."""
+    return xp.where(inequality, 0.0, -math.inf)
 
 
 def dual_length(dual_step: Any, k: Any, log_of_next: Any) -> Any:

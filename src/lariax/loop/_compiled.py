@@ -18,10 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
-from lariax.formulas import next_refresh
 from lariax.loop._randomness import NEVER, Randomness
 from lariax.methods import AbstractMethod, Answer, State
 from lariax.oracle import Batch, Layout, Oracle, Vector, counting
+from lariax.tuned.rates import next_refresh
 
 LONGEST_BLOCK = 256
 BLOCK_BYTES = 4 * 2**20

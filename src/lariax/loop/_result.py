@@ -11,7 +11,8 @@ import jax
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from lariax.certificate import Certificate, certify, certify_run, draws_for_run
+from lariax.certificate import DRAWS, Certificate, certify, certify_run, draws_for_run
+from lariax.inference import Inference, InferenceError, RandomScaling, infer_run
 from lariax.loop._history import History
 from lariax.loop._randomness import Randomness
 from lariax.loop._state import RunState
@@ -93,6 +94,25 @@ class Result(eqx.Module):
             return self.certified
         beside = certify(problem, self.x, self.certified.multipliers, draws, seed=key, on="heldout")
         return dataclasses.replace(self.certified, heldout=beside)
+
+    def inference(
+        self, confidence: float = 0.95, draws: int | None = None, method: str | RandomScaling = "sandwich"
+    ) -> Inference:
+        """Error bars for the answer and for the multipliers, see `lx.inference`.
+
+        Arguments:
+            confidence: of each interval.
+            draws: how many samples of each source to look at; by default all rows of a data set, and of a distribution
+                as many fresh ones as the run has drawn (10,000 at least), which are not counted.
+            method: "sandwich", or an `lx.RandomScaling` that was the run's callback.
+        """
+        if self.continuation is None:
+            raise ValueError("a run that was traced (jit, vmap) keeps no problem. Use lx.inference(problem, result.x).")
+        if self.status in FAILURES:
+            raise InferenceError(f"there are no error bars for a run that ended as {self.status!r}: {self.message}")
+        problem, key = self.continuation.oracle.problem, Randomness.CERTIFICATE.of(self.continuation.loop.key)
+        unseen = self._unseen(problem, DRAWS if draws is None else draws)
+        return infer_run(unseen, self.x, self.multipliers, int(self.draws), draws, confidence, key, method)
 
     def _unseen(self, problem: Problem, draws: int) -> Problem:
         """The problem on samples that the run has not seen. The rows of a stream stay there, for the run to go on."""

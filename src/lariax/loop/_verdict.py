@@ -11,10 +11,12 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Key
 from scipy.optimize import nnls
 
+from lariax.loop._unbounded import falls_without_end
 from lariax.methods import Diagnosis
 from lariax.oracle import Batch, Look, Oracle, Vector
 
 SAMPLES = 2048
+FEW_BLOCKS = 32  # named constraints that are looked at one by one
 """Fresh samples behind a verdict, in two halves."""
 
 REACHES = (1e-2, 1e-1, 1.0)
@@ -74,7 +76,7 @@ def judged(oracle: Oracle, known: Diagnosis, x: Any, violations: np.ndarray, key
     plain = replace(oracle, scaling=scales, has_slacks=False, copies=1)
     fresh = _Fresh(plain, key)
     away = float(jnp.linalg.norm(point / scales))
-    if away > FAR and _falls_without_end(fresh, point / scales, strict=away < LOST):
+    if away > FAR and falls_without_end(fresh.oracle, point / scales, fresh.half(0), fresh.half(1), strict=away < LOST):
         return Verdict("unbounded", draws=fresh.draws)
     if not away < LOST:
         return Verdict("stalled", ("x has run away.",), fresh.draws)
@@ -256,30 +258,22 @@ def _has_gradient(oracle: Oracle, looks: list[Look]) -> Bool[Array, " blocks"]:
     def has_one(block: Array) -> Bool[Array, ""]:
         return jnp.any(jnp.stack([slope(look, i, block) for i, look in enumerate(looks)]) != 0)
 
-    return jax.lax.map(has_one, jnp.arange(len(oracle.blocks)))
+    def moved(look: Look, number: int) -> Bool[Array, " m"]:
+        """Which rows change along a random direction: all of them at once, by the transpose of the backward pass."""
+        nothing = tuple(jnp.zeros_like(r) for r in look.residuals)
+        at, push = jax.vjp(lambda weights: look.gradient(weights, objective=0.0), nothing)
+        (changes,) = push(jax.random.normal(jax.random.key(number), at.shape, at.dtype))
+        return (
+            oracle.join(tuple(jnp.any(change != 0, axis=0, keepdims=True).astype(at.dtype) for change in changes)) > 0
+        )
 
-
-def _falls_without_end(fresh: _Fresh, z: Vector, strict: bool) -> bool:
-    """Whether from z on outwards the objective falls as fast as a line, and (strict) constraints hold as at z."""
-    batch, points = fresh.half(0), [z * 2.0**i for i in range(14)]
-    values = np.array([_values(fresh.oracle, point, batch) for point in points], float)
-    objective, violation, outside = values[np.isfinite(values).all(axis=1)].T
-    falls = np.diff(objective)
-    return bool(
-        len(falls) > 1
-        and np.all(falls < 0)
-        and np.all(falls[1:] < 1.5 * falls[:-1])
-        and (not strict or np.all(violation <= 1.1 * violation[0] + 1e-3 * np.linalg.norm(z)))
-        and np.all(outside < 1e-3)
-    )
-
-
-@eqx.filter_jit
-def _values(oracle: Oracle, z: Vector, batch: Batch) -> Float[Array, "3"]:
-    """Objective, violation, and how far outside of the set z is, as a part of its length."""
-    residuals = oracle.join(oracle.residuals(z, batch))
-    outside = jnp.linalg.norm(oracle.prox(z, 0.0) - z) / jnp.linalg.norm(z)
-    return jnp.stack([oracle.objective(z, batch), oracle.violation(residuals, z), outside])
+    if len(oracle.blocks) <= FEW_BLOCKS:
+        return jax.lax.map(has_one, jnp.arange(len(oracle.blocks)))
+    try:
+        rows = jnp.any(jnp.stack([moved(look, i) for i, look in enumerate(looks)]), axis=0)
+    except (TypeError, ValueError, NotImplementedError):  # a backward pass that JAX cannot differentiate
+        return jnp.ones(len(oracle.blocks), bool)
+    return jnp.zeros(len(oracle.blocks), bool).at[oracle.layout.owners].max(rows)
 
 
 def _listed(names: list[str]) -> str:

@@ -13,9 +13,9 @@ from jax.scipy.linalg import cho_factor, cho_solve
 from jax.scipy.sparse.linalg import cg
 from jaxtyping import Array, Bool, Float
 
-from lariax.formulas import is_whitened
 from lariax.methods._nearest import Bounds, Linearized, Near, Values, dense, gram, ridge
 from lariax.oracle import Oracle, Vector
+from lariax.tuned.shape import is_whitened
 
 SLANT = (
     0.01  # the least cosine between a step and the change of gradient that is learnt: stretched by 1 / SLANT at most

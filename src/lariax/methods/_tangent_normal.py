@@ -7,28 +7,22 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from lariax.formulas import (
-    Filter,
-    allowed_drift,
-    believable,
-    gain,
-    is_whitened,
-    lagged,
-    rate_at,
-    rescaled,
-    storm,
-    updated,
-    variance_of_mean,
-)
+from lariax.formulas import storm
 from lariax.methods._base import AbstractMethod, Answer, Diagnosis, Needs
 from lariax.methods._face import bent, linearized
 from lariax.methods._legs import Along, Ground, along, normal, tangent
-from lariax.methods._metric import scales_at
 from lariax.methods._nearest import Bounds, Values
-from lariax.oracle import Batch, Oracle, Vector, for_each, occasionally
+from lariax.methods._survey import objective_gradients, scales_at
+from lariax.oracle import Batch, Oracle, Vector, occasionally
 from lariax.problem import Problem
 from lariax.prox import Zero
 from lariax.sets import Everything
+from lariax.tuned.constants import START_SAMPLES
+from lariax.tuned.curvature import first_curvature, probe_direction, probe_length
+from lariax.tuned.filter import Filter, clipped_innovation, gain, running_mean, updated, variance_of_mean
+from lariax.tuned.rates import rate_at
+from lariax.tuned.rule import allowed_drift, next_theta
+from lariax.tuned.shape import is_whitened
 
 MODEL_ENTRIES = 256
 """Up to this many entries of x the curvature is a matrix, learnt from steps; beyond, it is one number."""
@@ -93,7 +87,7 @@ class TangentNormal(AbstractMethod):
     (1.0, True)
     """
 
-    needs: ClassVar[Needs] = Needs(smallest_batch=2, start_samples=16)
+    needs: ClassVar[Needs] = Needs(smallest_batch=2, start_samples=START_SAMPLES)
 
     @staticmethod
     def unfit(problem: Problem) -> str | None:
@@ -158,9 +152,9 @@ class TangentNormal(AbstractMethod):
             s.of_gradient,
             alpha,
             rate,
-            noise=lagged(s.of_gradient.noise, h0.noise + rounding, rate),
-            drift=lagged(s.of_gradient.drift, jnp.where(good, drift, 0), rate),
-            innovation=believable(jnp, s.of_gradient, _square(stale - s.gradient)),
+            noise=running_mean(s.of_gradient.noise, h0.noise + rounding, rate),
+            drift=running_mean(s.of_gradient.drift, jnp.where(good, drift, 0), rate),
+            innovation=clipped_innovation(jnp, s.of_gradient, _square(stale - s.gradient)),
         )
         real = sound & (jnp.linalg.norm(dx) > max(1e-12, 10 * _epsilon(oracle)) * s.size)
         too_long = of_gradient.drift > allowed_drift(jnp, k, signal) * alpha**2 * of_gradient.noise
@@ -177,7 +171,7 @@ class TangentNormal(AbstractMethod):
             size=size,
             reach=jnp.maximum(reach, _epsilon(oracle) * size),
             radius=jnp.maximum(radius, _epsilon(oracle) * size),
-            scale=rescaled(jnp, s.scale, too_long, rate),
+            scale=next_theta(jnp, s.scale, too_long, rate),
             backed_off=s.backed_off + ~good,
             extra_evaluations=s.extra_evaluations + len(oracle.blocks) * (back.tries + 2 * trial.tries),
         )
@@ -185,22 +179,20 @@ class TangentNormal(AbstractMethod):
     # --- the start
 
     def init(self, oracle: Oracle, point: Vector, batches: Batch) -> TangentState:
-        one, samples = oracle.singles(batches)
-        each = for_each(lambda sample: one.objective_gradient(point, sample), samples)
+        each = objective_gradients(oracle, point, batches)
         found = scales_at(oracle, point, batches) if _has_matrix(oracle) else None
         metric = None if found is None else found[0]
         if metric is not None:
             oracle, point, each = replace(oracle, scaling=metric), point / metric, metric * each
         slope, error = jnp.mean(each, axis=0), _noise(each)
         noise = error * each.shape[0] / oracle.batch_size  # of one batch
-        length, steep = jnp.linalg.norm(point), jnp.linalg.norm(slope)
-        size = jnp.where(length > 0, length, 1) if metric is None else jnp.ones((), oracle.dtype)
-        # curvature of the objective, from a short step along its gradient, or anywhere if it has none
-        along = jnp.where(steep > 0, slope / (steep + _tiny(oracle)), point.size**-0.5)
-        probe = -100 * jnp.sqrt(_epsilon(oracle)) * size * along
-        ahead, here = (oracle.objective_gradient(p, batches.first) for p in (point + probe, point))
-        bend = jnp.linalg.norm(ahead - here) / (jnp.linalg.norm(probe) + _tiny(oracle))
-        largest = jnp.maximum(jnp.where(jnp.isfinite(bend), bend, 0), 1e-3 * steep / size)
+        norm, steep = jnp.linalg.norm(point), jnp.linalg.norm(slope)
+        size = jnp.where(norm > 0, norm, 1) if metric is None else jnp.ones((), oracle.dtype)
+        length = probe_length(jnp, size, _epsilon(oracle))
+        beyond = point - length * probe_direction(jnp, slope, steep, _tiny(oracle))
+        ahead, here = (oracle.objective_gradient(p, batches.first) for p in (beyond, point))
+        seen = jnp.linalg.norm(ahead - here) / (length + _tiny(oracle))
+        largest = first_curvature(jnp, jnp.where(jnp.isfinite(seen), seen, 0), steep, size)
         largest = jnp.where(largest > 0, largest, 1)  # f is constant there: any step will do
         residuals, _ = oracle.exact_residuals(point)
         zero = jnp.zeros((), oracle.dtype)

@@ -94,12 +94,13 @@ def bind(
     layout = _layout(problem, x, samples, joint)
     coordinates = Coordinates.of(x)
     bounds = {name: constraint.bound for name, constraint in problem.constraints.items()}
+    xp = jnp if any(isinstance(bound, jax.core.Tracer) for bound in bounds.values()) else np  # which is faster
     return Oracle(
         problem=problem,
         coordinates=coordinates,
         layout=layout,
         functions=tuple(_functions(problem, layout, source, x, samples) for source in layout.sources),
-        bounds=layout.unnamed(jnp, bounds, coordinates.dtype),
+        bounds=jnp.asarray(layout.unnamed(xp, bounds, coordinates.dtype)),
         batch_size=batch_size,
         copies=copies,
         has_slacks=has_slacks,

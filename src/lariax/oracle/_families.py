@@ -65,7 +65,8 @@ class Family(eqx.Module):
             elif all(first is other for other in others):
                 shared[i] = first
             else:
-                stacked[i] = jnp.stack([first, *others])
+                stack = np.stack if isinstance(first, np.ndarray) else jnp.stack
+                stacked[i] = jnp.asarray(stack([first, *others]))
         return cls(program, len(members), stacked, shared, tuple(fixed))
 
     def __call__(self, x: PyTree, *sample: PyTree) -> Array:

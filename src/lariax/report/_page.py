@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from lariax.report import _sections as sections
+from lariax.report._forest import error_bars
 from lariax.report._html import Markup, element, joined, name_of
 from lariax.report._panels import TIMES, Panel, constants, panels
 from lariax.report._words import LONGEST_SENTENCE, number, short
@@ -113,9 +114,18 @@ def _header(runs: Sequence[SavedRun], title: str) -> Markup:
 
 
 def _links(runs: Sequence[SavedRun]) -> Markup:
-    titles = ("Constraints", "Certificate", "Progress", "Pictures", "Answer", "Settings")
-    shown = [title for title in titles if title != "Pictures" or any(run.pictures for run in runs)]
-    return element("nav", *(element("a", title, href=f"#{title.lower()}") for title in shown), aria_label="Sections")
+    links = {
+        "Constraints": "constraints",
+        "Certificate": "certificate",
+        **({"Error bars": "inference"} if any(run.inference for run in runs) else {}),
+        "Progress": "progress",
+        **({"Pictures": "pictures"} if any(run.pictures for run in runs) else {}),
+        "Answer": "answer",
+        "Settings": "settings",
+    }
+    return element(
+        "nav", *(element("a", title, href=f"#{name}") for title, name in links.items()), aria_label="Sections"
+    )
 
 
 def _made(runs: Sequence[SavedRun]) -> str:
@@ -129,10 +139,12 @@ def _main(runs: Sequence[SavedRun], charts: Sequence[Panel]) -> list[Markup]:
     tiles = [sections.figures(runs[0])] if not several else []
     numbered = list(enumerate(charts))
     measures = sections.measures(runs)
+    bars = [error_bars(run, several) for run in runs if run.inference is not None]
     return [
         _section("verdict", "Verdict" if several else None, verdicts, *tiles, *([measures] if measures else [])),
         _section("constraints", "Constraints", sections.constraints(runs)),
         _section("certificate", "Certificate", sections.certificates(runs)),
+        *([_section("inference", "Error bars", *bars)] if bars else []),
         _section("progress", "Progress", _controls(), *_grids(numbered, runs)),
         *([_section("pictures", "Pictures of the problem", _pictures(runs))] if any(r.pictures for r in runs) else []),
         _section("answer", "Answer", *(sections.answer(run) for run in runs)),

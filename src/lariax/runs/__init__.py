@@ -6,6 +6,7 @@
 | `history.jsonl` | one line of JSON a record |
 | `answer.npz`, `answer.json` | the arrays of x and the multipliers, and what each array is |
 | `certificate.json` | intervals for stationarity, feasibility, complementarity, each constraint; the same held out |
+| `inference.json` | error bars of x, the multipliers, the objective and the constraints, where they were asked for |
 | `settings.json`, `versions.json` | what was asked for, and with which software on which device |
 | `pictures.json` | pictures of the problem itself, as arrays |
 
@@ -22,20 +23,24 @@ history as its least entry, its largest entry and its length.
 'budget'
 """
 
+from lariax.runs._inference import inference_to_json
 from lariax.runs._json import RunFolderError, certificate_to_json, dumps, plain
 from lariax.runs._read import load, load_settings
-from lariax.runs._saved import SavedRun, leaves_of, lines_of, saved, versions
-from lariax.runs._write import Claim, claim, claim_next, keep_certificate, save
+from lariax.runs._saved import SavedInference, SavedRun, leaves_of, lines_of, saved, versions
+from lariax.runs._write import Claim, claim, claim_next, keep_certificate, keep_inference, save
 
 __all__ = [
     "Claim",
     "RunFolderError",
+    "SavedInference",
     "SavedRun",
     "certificate_to_json",
     "claim",
     "claim_next",
     "dumps",
+    "inference_to_json",
     "keep_certificate",
+    "keep_inference",
     "leaves_of",
     "lines_of",
     "load",

@@ -10,8 +10,9 @@ import numpy as np
 
 from lariax.certificate import Certificate
 from lariax.loop import STATUSES
+from lariax.runs._inference import inference_from_json
 from lariax.runs._json import Reader, RunFolderError, as_array, as_float, certificate_from_json, loads
-from lariax.runs._saved import Line, SavedRun
+from lariax.runs._saved import Line, SavedInference, SavedRun
 from lariax.runs._write import FORMAT, VERSION
 
 LARGEST = 2**31  # bytes of a file that is still read
@@ -59,6 +60,7 @@ def _load(path: Path) -> SavedRun:
         settings=_json(path / "settings.json"),
         versions=_json(path / "versions.json"),
         pictures=_pictures(path / "pictures.json"),
+        inference=_inference(path),
     )
 
 
@@ -203,6 +205,11 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
 def _certificate(folder: Path) -> Certificate | None:
     path = folder / "certificate.json"
     return certificate_from_json(_json(path), path.name) if path.exists() else None
+
+
+def _inference(folder: Path) -> SavedInference | None:
+    path = folder / "inference.json"
+    return inference_from_json(_json(path), path.name) if path.exists() else None
 
 
 def _pictures(path: Path) -> list[dict[str, Any]]:

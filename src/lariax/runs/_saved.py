@@ -13,6 +13,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from lariax.certificate import Certificate
+from lariax.inference import Entry
 from lariax.loop import History, Result
 from lariax.problem import visible
 from lariax.runs._json import plain
@@ -20,6 +21,17 @@ from lariax.runs._json import plain
 LONGEST = 16  # entries of a vector that the history holds one by one
 PACKAGES = ("lariax", "jax", "jaxlib", "equinox", "numpy", "scipy", "optax")
 Line = tuple[str | int, ...]  # ("objective",), ("constraints", "gap"), ("multipliers", "flow", 3 or "least")
+
+
+@dataclass(frozen=True, eq=False)
+class SavedInference:
+    """The error bars of a run: what they are about, and one entry for each number."""
+
+    about: str
+    confidence: float
+    draws: int
+    warnings: tuple[str, ...]
+    entries: tuple[Entry, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +47,7 @@ class SavedRun:
         multipliers: by constraint name.
         certificate: None where none could be made; outcome["no_certificate"] says why.
         settings, versions: what was asked for, and with which software.
+        inference: error bars, where `lariax inference` has made them.
         pictures: of the problem itself: title, kind, series, x_label, y_label, categories, reference, extent.
     """
 
@@ -47,6 +60,7 @@ class SavedRun:
     settings: Mapping[str, Any]
     versions: Mapping[str, Any]
     pictures: Sequence[Mapping[str, Any]] = ()
+    inference: SavedInference | None = None
 
     @property
     def status(self) -> str:

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from lariax.certificate import Certificate
+from lariax.inference import Inference
 from lariax.loop import Result
+from lariax.runs._inference import inference_to_json
 from lariax.runs._json import RunFolderError, certificate_to_json, dumps, plain
 from lariax.runs._saved import Line, SavedRun, saved, versions
 from lariax.utils import write_atomically
@@ -128,6 +130,15 @@ def keep_certificate(folder: str | Path, certificate: Certificate) -> None:
     path = Path(folder) / "certificate.json"
     try:
         _write_json(path, certificate_to_json(certificate))
+    except OSError as error:
+        raise RunFolderError(f"cannot write {path}: {error.strerror}.") from error
+
+
+def keep_inference(folder: str | Path, inference: Inference) -> None:
+    """Put error bars into a run folder, in the place of older ones."""
+    path = Path(folder) / "inference.json"
+    try:
+        _write_json(path, inference_to_json(inference))
     except OSError as error:
         raise RunFolderError(f"cannot write {path}: {error.strerror}.") from error
 

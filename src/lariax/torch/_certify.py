@@ -27,10 +27,11 @@ from lariax.certificate import (
 )
 from lariax.oracle import Coordinates, Structure
 from lariax.prox import AbstractProximable, Zero
+from lariax.torch._batches import rows_of
 from lariax.torch._constraints import AbstractConstraint, Constraints, Seen
 from lariax.torch._multipliers import Multipliers
 from lariax.torch._optimizer import AbstractConstrained
-from lariax.torch._passes import Closure, Passes, Space, precision_of, rows_of
+from lariax.torch._passes import Closure, Passes, Space, precision_of
 from lariax.utils import check_confidence
 
 MOST_BATCHES, FEWEST_BATCHES = 64, 8
@@ -85,7 +86,7 @@ def certify(
         with jax.enable_x64(dtype == torch.float64):
             fits = multipliers is None and not known and bool(names)
             batches = means.usable(list(loader), population, fits)
-            certifier = _Certifier(means, optimizer, batches, population, confidence, tolerance)
+            certifier = _ModelCertifier(means, optimizer, batches, population, confidence, tolerance)
             if fits:
                 return certifier.of_fit(certifier.fitted)
             if multipliers is None:
@@ -96,7 +97,7 @@ def certify(
             module.training = training
 
 
-class _Certifier(AbstractCertifier):
+class _ModelCertifier(AbstractCertifier):
     """By passes of the model over the batches of a loader."""
 
     def __init__(

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from lariax.torch._update import Tensors, Update, advance, follow, sent, square
+from lariax.torch._update import Tensors, Update, advance, follow, sent, sum_of_squares
 
-__all__ = ["Tensors", "Update", "advance", "follow", "own_kernels", "sent", "square", "update_on"]
+__all__ = ["Tensors", "Update", "advance", "follow", "own_kernels", "sent", "sum_of_squares", "update_on"]
 
 
 def update_on(device: torch.device) -> Callable[..., Tensors]:

@@ -11,7 +11,7 @@ import torch.distributed as distributed
 from torch import Tensor
 
 from lariax.torch._constraints import AbstractConstraint, Proxy
-from lariax.torch._tuned import Arriving
+from lariax.torch._transfer import Transfer
 from lariax.tuned import Estimate, next_look
 from lariax.tuned import Multipliers as Core
 
@@ -81,7 +81,7 @@ class Multipliers:
         self.core = Core(constraints, steps)
         self.parameters = None if parameters is None else [p for p in parameters if p.requires_grad]
         self._records: list[Record] = []  # calls that the core does not know of
-        self._under_way: tuple[list[Record], Arriving] | None = None  # and those that are on their way to it
+        self._under_way: tuple[list[Record], Transfer] | None = None  # and those that are on their way to it
         self._waits = 0  # calls that may be recorded before a multiplier moves
         self._weights: dict[str, Any] = {}  # for as long as no multiplier moves
         self._told: dict[str, Any] = {}  # values from `update` that the next call takes in
@@ -323,7 +323,7 @@ class Multipliers:
         if _processes() > 1:
             numbers = _agreed(numbers, [kind for record in records for kind in _variances(record)])
         joined = torch.cat([number.reshape(-1) for number in numbers]) if numbers else torch.zeros(0)
-        self._under_way = records, Arriving(joined)
+        self._under_way = records, Transfer(joined)
         if joined.device.type == "cpu":
             self._take_in()
 

@@ -1,6 +1,6 @@
 """What the optimizers have in common: parameters and their groups, moves, states that can be saved."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lariax.torch import _kernels
 from lariax.torch._constraints import AbstractConstraint, Constraints
+from lariax.torch._indexed import IndexedMultipliers
 from lariax.torch._passes import Closure, Passes, Space, Vector, precision_of
 from lariax.torch._proximal import Proximal, is_separable, proximal_of
 
@@ -17,8 +18,6 @@ KEYS = {"params", "param_names", "name", "lr", "initial_lr", *OBJECTS}
 
 
 MISSING: Any = object()
-Move = Callable[[int, Tensor, Tensor], Tensor | float]
-"""(number of a constraint, residuals, visits) -> how far multipliers move."""
 
 
 class AbstractConstrained(torch.optim.Optimizer):
@@ -58,11 +57,7 @@ class AbstractConstrained(torch.optim.Optimizer):
         self.sure = torch.ones((), dtype=torch.bool, device=trained[0].device)
         self.low = [i for i, p in enumerate(trained) if torch.finfo(p.dtype).bits < 32]
         self.exact: dict[int, Tensor] = {}  # parameters of low precision with their long tail, by number
-        self.indexed = [
-            torch.zeros((4, c.indexed or 0), dtype=dtype, device=trained[0].device)
-            for c in self.constraints.indexed.values()
-        ]  # for each training example: y of the estimate, y to come, the weight at the last visit, the number of visits
-        self.changed: list[Tensor | None] = [None] * len(self.indexed)  # the examples in which they differ
+        self.indexed = IndexedMultipliers(self.passes, dtype, trained[0].device)
         self.calls = 0
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -93,8 +88,7 @@ class AbstractConstrained(torch.optim.Optimizer):
     @property
     def multipliers(self) -> dict[str, Tensor]:
         """By name, with L = f + sum y . value: >= 0 for AtMost, <= 0 for AtLeast."""
-        own = zip(self.constraints.indexed.items(), self.indexed, strict=True)
-        return {**self._named_multipliers(), **{name: c.sign * y[2] for (name, c), y in own}}
+        return {**self._named_multipliers(), **self.indexed.multipliers()}
 
     def _named_multipliers(self) -> dict[str, Tensor]:
         raise NotImplementedError
@@ -115,8 +109,7 @@ class AbstractConstrained(torch.optim.Optimizer):
 
     # --- moves
 
-    @property
-    def targets(self) -> list[Tensor]:
+    def _targets(self) -> list[Tensor]:
         """What a step changes: the parameters, or for those of low precision copies that keep the long tail."""
         params = self.space.params
         if self.low and not self.exact:
@@ -136,7 +129,7 @@ class AbstractConstrained(torch.optim.Optimizer):
 
         Without `fresh` the estimate stays as it is.
         """
-        params, targets = self.space.params, self.targets
+        params, targets = self.space.params, self._targets()
         if not self.previous:
             self.previous = [torch.empty_like(p) for p in params]
         if not self.space.flat and fresh is not None and stale is not None:
@@ -146,7 +139,7 @@ class AbstractConstrained(torch.optim.Optimizer):
                 _kernels.follow(estimate, fresh, stale, momentum)
             torch._foreach_copy_(self.previous, params)
             self._shift(targets, estimate, self._steps(step_size), scaling)
-        self._finish(targets, step_size, scaling)
+        self._apply_sets(targets, step_size, scaling)
 
     def _steps(self, step_size: float) -> list[float]:
         """Of each parameter."""
@@ -169,7 +162,7 @@ class AbstractConstrained(torch.optim.Optimizer):
     ) -> list[Tensor]:
         """The update where vectors are not flat, and sums."""
         device = self.space.params[0].device
-        vectors = (self.space.params, self.targets, self.previous, estimate, fresh, stale)
+        vectors = (self.space.params, self._targets(), self.previous, estimate, fresh, stale)
         sent = _kernels.sent(np.array(numbers), device, self.space.dtype)
         return _kernels.update_on(device)(_kernels.Update(*vectors, scaling, good, sent), summed)
 
@@ -182,7 +175,7 @@ class AbstractConstrained(torch.optim.Optimizer):
         else:
             torch._foreach_sub_(targets, torch._foreach_mul(views, steps))
 
-    def _finish(self, targets: list[Tensor], step_size: float, scaling: Vector | None) -> None:
+    def _apply_sets(self, targets: list[Tensor], step_size: float, scaling: Vector | None) -> None:
         """Sets and regularisers, and parameters of low precision."""
         scales = None if scaling is None else self.space.views(scaling)
         at = 0
@@ -195,37 +188,6 @@ class AbstractConstrained(torch.optim.Optimizer):
             at = part.stop
         for i, exact in self.exact.items():
             self.space.params[i].copy_(exact)
-
-    # --- constraints with a multiplier for each example
-
-    def indexed_weights(self, seen: list[tuple[Tensor, Tensor]], penalty: float, which: int) -> list[Tensor]:
-        """w = [y + rho r] for the examples of a piece; no pairs, since the values of an example are not random."""
-        weights = []
-        for (residual, index), y, constraint in zip(seen, self.indexed, self.constraints.indexed.values(), strict=True):
-            weight = y[which][index] + penalty * residual
-            weights.append(weight.clamp(min=0) if constraint.inequality else weight)
-        return weights
-
-    def joined(self, seen: list[list[tuple[Tensor, Tensor]]]) -> list[tuple[Tensor, Tensor]]:
-        """Residuals and examples of the whole batch, constraint by constraint."""
-        gather = self.passes.gather
-        return [
-            (gather(torch.cat([r for r, _ in each])), gather(torch.cat([index for _, index in each])))
-            for each in zip(*seen, strict=True)
-        ]
-
-    def move_indexed(self, seen: list[list[tuple[Tensor, Tensor]]], penalty: float, move: Move) -> None:
-        """y <- [y + move] for the examples of the batch; the old y belongs to the estimate until then."""
-        for i, (constraint, (residual, index)) in enumerate(
-            zip(self.constraints.indexed.values(), self.joined(seen), strict=True)
-        ):
-            y, changed = self.indexed[i], self.changed[i]
-            if changed is not None:
-                y[0][changed] = y[1][changed]
-            y[3][index] += 1
-            for row, new in ((2, y[1][index] + penalty * residual), (1, y[1][index] + move(i, residual, y[3][index]))):
-                y[row][index] = new.clamp(min=0) if constraint.inequality else new
-            self.changed[i] = index
 
     # --- saving
 
@@ -248,9 +210,8 @@ class AbstractConstrained(torch.optim.Optimizer):
                 "shapes": {name: list(shape) for name, shape in self.constraints.shapes.items()},
                 "previous": [p.clone() for p in self.previous],
                 "exact": {i: p.clone() for i, p in self.exact.items()},
-                "indexed": {name: y.clone() for name, y in zip(self.constraints.indexed, self.indexed, strict=True)},
-                "changed": list(self.changed),
                 "random": self.passes.random_state(),
+                **self.indexed.export(),
                 **self._export(),
             },
         }
@@ -271,8 +232,7 @@ class AbstractConstrained(torch.optim.Optimizer):
         self.constraints.restore({name: tuple(shape) for name, shape in saved["shapes"].items()})
         self.previous = [self._here(p) for p in saved["previous"]]
         self.exact = {i: self._here(p) for i, p in saved["exact"].items()}
-        self.indexed = [self._here(y) for y in saved["indexed"].values()]
-        self.changed = [None if c is None else self._here(c) for c in saved["changed"]]
+        self.indexed.load(saved, self._here)
         self._import(saved)
         self.passes.set_random_state(saved["random"])
 
@@ -287,10 +247,7 @@ class AbstractConstrained(torch.optim.Optimizer):
                 f"the state is of constraints {theirs}, and this optimizer has {own}: use the same names, in the same "
                 "order."
             )
-        counts = [{name: y.shape[1] for name, y in saved["indexed"].items()}]
-        counts.append({name: c.indexed or 0 for name, c in self.constraints.indexed.items()})
-        if list(counts[0].items()) != list(counts[1].items()):
-            raise ValueError(f"the state is of indexed constraints with {counts[0]} examples, these have {counts[1]}.")
+        self.indexed.check(saved)
         kinds = [[(tuple(p.shape), str(p.dtype)) for p in params] for params in (saved["previous"], self.space.params)]
         if kinds[0] and kinds[0] != kinds[1]:
             raise ValueError(f"the state is of parameters {kinds[0]}, and these are {kinds[1]}.")

@@ -3,19 +3,16 @@
 A batch is seen in pieces. With several processes each has pieces of one large batch, in the order of the ranks.
 """
 
-from collections import UserDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from copy import copy
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
 import torch
 import torch.distributed as distributed
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
+from lariax.torch._batches import rows_from, rows_of
 from lariax.torch._constraints import Constraints, Seen
 
 Closure = Callable[[Any], tuple[Tensor, dict[str, Any]]]
@@ -290,13 +287,25 @@ class Passes:
             self.restore(buffers)
             return look()
 
+    # --- what was seen of the pieces of a batch
+
+    def residuals(self, looks: list[Seen]) -> Tensor:
+        """Of all rows of the whole batch."""
+        rows = [look.residuals for look in looks]
+        return self.gather(rows[0] if len(rows) == 1 else torch.cat(rows))
+
+    def mean_loss(self, looks: list[Seen]) -> Tensor:
+        """Over the whole batch."""
+        local = sum(look.size for look in looks)
+        first, *rest = [self.constraints.mean_loss(look, local) for look in looks]
+        return self.mean(sum(rest, first))
+
     # --- the two points
 
     def rows(self, closure: Closure, pieces: list[Piece]) -> Tensor:
         """Residuals of all rows, by forward passes that leave nothing behind."""
         with self.undisturbed():
-            local = torch.cat([self.call(closure, piece, graph=False).residuals for piece in pieces])
-        return self.gather(local)
+            return self.residuals([self.call(closure, piece, graph=False) for piece in pieces])
 
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
@@ -396,58 +405,3 @@ class Passes:
             for part in vector:
                 distributed.all_reduce(part)
         return vector
-
-
-def rows_of(batch: Any, default: Any = "raise") -> Any:
-    """How many rows a batch has: the length of its tensors."""
-    if isinstance(batch, UserDict):
-        batch = batch.data
-    plain = type(batch) in (list, tuple) and all(isinstance(leaf, Tensor) for leaf in batch)
-    lengths = {
-        leaf.shape[0] for leaf in (batch if plain else tree_leaves(batch)) if isinstance(leaf, Tensor) and leaf.ndim
-    }
-    if len(lengths) == 1:
-        return lengths.pop()
-    if default == "raise":
-        raise ValueError(
-            f"a batch must hold tensors with one row for each sample, found lengths {sorted(lengths)}: it cannot be "
-            "cut. Give a list of two or more such batches, or one structure of tensors of equal length."
-        )
-    return default
-
-
-def rows_from(batch: Any, start: int, stop: int) -> Any:
-    """Some rows of a batch: of its tensors, and of arrays and lists that are as long."""
-    if isinstance(batch, UserDict):
-        part = copy(batch)
-        part.data = rows_from(batch.data, start, stop)
-        return part
-    if type(batch) in (list, tuple) and all(isinstance(leaf, Tensor) and leaf.ndim for leaf in batch):
-        return type(batch)([leaf[start:stop] for leaf in batch])
-    count = rows_of(batch)
-
-    def has_rows(leaf: Any) -> bool:
-        if isinstance(leaf, Tensor):
-            return leaf.ndim > 0
-        if isinstance(leaf, np.ndarray):
-            return leaf.ndim > 0 and len(leaf) == count
-        return (
-            isinstance(leaf, list) and len(leaf) == count and not any(isinstance(x, Tensor) for x in tree_leaves(leaf))
-        )
-
-    return tree_map(lambda leaf: leaf[start:stop] if has_rows(leaf) else leaf, batch, is_leaf=has_rows)
-
-
-def plain(batch: Any) -> Any:
-    """A batch to be saved: no graphs, no views of a larger tensor."""
-    return tree_map_only(Tensor, lambda leaf: leaf.detach().clone().requires_grad_(leaf.requires_grad), batch)
-
-
-def devices_of(batch: Any) -> list[str]:
-    return [str(leaf.device) for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
-
-
-def on_devices(batch: Any, devices: list[str]) -> Any:
-    """A saved batch, where it came from."""
-    each = iter(devices)
-    return tree_map_only(Tensor, lambda leaf: leaf.to(next(each)), batch)

@@ -13,7 +13,6 @@ from lariax.formulas import (
     Exponents,
     PenaltySchedule,
     dual_length,
-    lagged,
     leave_one_out,
     repelled,
     storm,
@@ -21,12 +20,13 @@ from lariax.formulas import (
 from lariax.torch._constraints import AbstractConstraint
 from lariax.torch._optimizer import AbstractConstrained
 from lariax.torch._passes import Closure, Piece, Vector, weighted
+from lariax.tuned.filter import running_mean
 
 DECAY = 0.999  # of the running mean of squares behind the adaptive metric
 EPSILON = 1e-8
 
 
-class Look(NamedTuple):
+class PenaltySample(NamedTuple):
     """The sampled penalty function at one point."""
 
     gradient: Vector
@@ -90,6 +90,7 @@ class QuadraticPenalty(AbstractConstrained):
         pieces, k = self.passes.whole(batch), self.calls
         random = self.passes.random_state()
         schedule = self.schedule
+        self.indexed.penalty = (schedule.penalty_at(k), schedule.penalty_at(k + 1))
         if k == 0:
             with self.passes.or_not_at_all():
                 now = self._start(closure, pieces)
@@ -116,11 +117,11 @@ class QuadraticPenalty(AbstractConstrained):
             step_size = schedule.step_size_at(k + 1) * self.lr
             moved = torch.add(t["slacks"], t["slack_gradient"], alpha=-step_size).clamp_(min=0)
             t["slacks"] = torch.where(self.constraints.inequality, moved, 0)
-        self.move_indexed(now.indexed, schedule.penalty_at(k + 1), self._indexed_move)
+        self.indexed.move(now.indexed, self._indexed_move)
         self.calls += 1
         return now.loss
 
-    def _start(self, closure: Closure, pieces: list[Piece]) -> Look:
+    def _start(self, closure: Closure, pieces: list[Piece]) -> PenaltySample:
         rows = self.passes.rows(closure, pieces)
         inequality, mean = self.constraints.inequality, self.constraints.mean(rows)
         nothing = torch.zeros_like(mean)
@@ -145,16 +146,14 @@ class QuadraticPenalty(AbstractConstrained):
         multipliers: Tensor,
         slacks: Tensor,
         which: int,
-    ) -> Look:
+    ) -> PenaltySample:
         """An unbiased gradient of  f + y . r + (rho / 2) ||r||^2  and what went into it."""
         passes, graphs = self.passes, []
         if len(pieces) == 1:
             graphs = [passes.call(closure, pieces[0])]
-            local = graphs[0].residuals
-            rows = passes.gather(local)
+            rows = passes.residuals(graphs)
         else:  # all values come before the first gradient, and one piece is in memory at a time
             rows = passes.rows(closure, pieces)
-            local = rows[passes.own(rows.shape[0])]
         total = rows.shape[0]
         self._check_population(total)
         if total < 2 and self.constraints.has_pairs:
@@ -167,18 +166,17 @@ class QuadraticPenalty(AbstractConstrained):
         weights = torch.add(multipliers, self._partners(residuals), alpha=penalty)
         own = self.constraints.of_values(weights[passes.own(total)] if passes.processes > 1 else weights, total)
         parts: list[Vector] = []
-        losses, indexed, at = [], [], 0
+        looks, at = [], 0
         for i, piece in enumerate(pieces):
             seen = graphs[i] if graphs else passes.call(closure, piece)
-            extra = self.indexed_weights(seen.indexed, penalty, which)
+            extra = self.indexed.weights(seen.indexed, which)
             parts.append(passes.pull(seen, own if graphs else own[at : at + seen.size], extra, total))
             parts = [weighted(parts, [1.0, 1.0])] if len(parts) == 2 else parts
-            losses.append(self.constraints.mean_loss(seen, local.shape[0]))
-            indexed.append(seen.indexed)
+            looks.append(seen.without_graph())
             at += seen.size
-        mean_loss = passes.mean(sum(losses[1:], losses[0]))
         slack_gradient = torch.add(multipliers, mean, alpha=penalty)  # the mean of the weights
-        return Look(passes.total(parts[0]), slack_gradient, mean, mean_loss, indexed)
+        loss, indexed = passes.mean_loss(looks), [look.indexed for look in looks]
+        return PenaltySample(passes.total(parts[0]), slack_gradient, mean, loss, indexed)
 
     def _partners(self, rows: Tensor) -> Tensor:
         """For each row the mean of the others; its own value where a constraint has no samples."""
@@ -196,7 +194,7 @@ class QuadraticPenalty(AbstractConstrained):
         if not self.squares:
             self.squares = self.space.zeros()
         for mean, value in zip(self.squares, gradient, strict=True):
-            mean.copy_(lagged(mean, value**2, 1 - DECAY))
+            mean.copy_(running_mean(mean, value**2, 1 - DECAY))
         settled = 1 - DECAY ** (self.calls + 1)
         return [1 / (torch.sqrt(mean / settled) + EPSILON) for mean in self.squares]
 

@@ -1,35 +1,34 @@
-"""What is too costly for every iteration: gradients row by row, the Jacobian, products with it.
+"""What is too costly for every iteration: gradients row by row, the Jacobian, products with it and with the Hessian.
 
 Row by row where that is cheap; for large models from the parts of a batch, which show the same less precisely.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lariax.formulas import (
-    PROBES,
-    ROUNDS,
-    Curved,
-    Load,
-    Shape,
-    averaged,
-    balanced,
-    diagonal_of,
-    diagonal_shape,
-    first_scales,
-    is_whitened,
-    natural_length,
-    sizes,
-    whitened,
-)
 from lariax.problem import probes
+from lariax.torch._batches import rows_of
 from lariax.torch._constraints import Seen
-from lariax.torch._passes import Closure, Passes, Piece, Vector, dense, minus, rows_of
-from lariax.torch._tuned import sum_of_squares
+from lariax.torch._indexed import IndexedMultipliers
+from lariax.torch._moments import Moments
+from lariax.torch._passes import Closure, Passes, Piece, Vector, dense
+from lariax.tuned import host
+from lariax.tuned.constants import PROBES
+from lariax.tuned.curvature import first_curvature, probe_direction, probe_length
+from lariax.tuned.filter import variance_of_mean
+from lariax.tuned.rule import FirstLook, Rule, RuleState
+from lariax.tuned.shape import PenaltyShape, ShapeInputs, shape_at
+from lariax.tuned.units import LAST_TURN, HessianEstimate, diagonal_of, next_scales
+
+Column = Callable[[Seen, int], Tensor]
+"""(what was seen of a piece, a number) -> values row by row, or their mean."""
 
 ROW_ENTRIES = 2**21
 """Rows of a batch times constraints times parameters up to which gradients are taken row by row,"""
@@ -38,140 +37,147 @@ CHUNK_ENTRIES = 2**22
 """and how many numbers of them are held at a time."""
 
 
-class Moments:
-    """Mean and spread of vectors, each the mean of `weight` independent ones."""
-
-    def __init__(self, like: Tensor) -> None:
-        self.parts, self.weight = 0, 0.0
-        self.mean, self.squares = torch.zeros_like(like), torch.zeros_like(like)
-
-    def add(self, vectors: Tensor, weight: float = 1.0) -> None:
-        """`vectors` has a leading axis."""
-        center = vectors.mean(dim=0)
-        own = torch.sum((vectors - center) ** 2, dim=0) * weight
-        self._merge(vectors.shape[0], weight * vectors.shape[0], center, own)
-
-    def _merge(self, parts: int, weight: float, mean: Tensor, squares: Tensor) -> None:
-        if parts == 0:
-            return
-        total = self.weight + weight
-        apart = mean - self.mean
-        self.squares = self.squares + squares + apart**2 * (self.weight * weight / total)
-        self.mean = self.mean + apart * (weight / total)
-        self.parts, self.weight = self.parts + parts, total
-
-    def joined(self, other: "Moments") -> "Moments":
-        self._merge(other.parts, other.weight, other.mean, other.squares)
-        return self
-
-    def over(self, passes: Passes) -> "Moments":
-        """Of all processes together."""
-        if passes.processes > 1:
-            numbers = torch.tensor([self.parts, self.weight], dtype=torch.float64)
-            everyone = passes.gather(numbers[None].to(self.mean.device)).cpu().tolist()
-            vectors = passes.gather(torch.stack([self.mean, self.squares])[None])
-            together = Moments(self.mean)
-            for (parts, weight), (mean, squares) in zip(everyone, vectors, strict=True):
-                together._merge(int(parts), weight, mean, squares)
-            return together
-        return self
-
-    @property
-    def variances(self) -> Tensor:
-        """Of a single one, entry by entry."""
-        return self.squares / max(self.parts - 1, 1)
-
-    @property
-    def variance(self) -> float:
-        """In all entries together."""
-        return float(torch.sum(self.variances))
-
-
 class Survey:
     """Looks at a few batches at the current parameters; buffers and random numbers stay as they are.
 
-    `metric`, if there is one, gives the coordinates that gradients are meant in: entry by entry, metric * gradient.
+    `scales`, if there are any, give the coordinates that gradients are meant in: entry by entry, scale * gradient.
     """
 
-    def __init__(self, passes: Passes, closure: Closure, batches: list[Any], metric: Tensor | None) -> None:
-        self.passes, self.closure, self.batches, self.metric = passes, closure, batches, metric
+    def __init__(
+        self, passes: Passes, closure: Closure, batches: list[Any], scales: np.ndarray | None, seed: int
+    ) -> None:
+        self.passes, self.closure, self.batches, self.seed = passes, closure, batches, seed
         self.space, self.constraints = passes.space, passes.constraints
         like = self.space.params[0]
         self.origin = torch.zeros(self.space.size, dtype=self.space.dtype, device=like.device)
+        self.scales = scales
+        self.metric = None if scales is None else torch.as_tensor(scales).to(self.origin)
+
+    def _in(self, scales: np.ndarray) -> "Survey":
+        """The same in other units."""
+        return Survey(self.passes, self.closure, self.batches, scales, self.seed)
+
+    def metric_as_vector(self) -> Vector | None:
+        return None if self.scales is None else self.space.split(torch.as_tensor(self.scales))
+
+    # --- the start, and refreshes
+
+    def first_look(
+        self, rule: Rule, rows: np.ndarray, multipliers: np.ndarray, units: np.ndarray | None
+    ) -> tuple[FirstLook, "Survey"]:
+        """All that the start wants to know, given the values of the first batch; and the survey in the units to move
+        in."""
+        seen, survey = None, self
+        if units is not None and not self.passes.single_use:
+            with suppress(RuntimeError):  # an operation can be differentiated only once
+                scales, seen = self.balanced_scales(units)
+                survey = self._in(scales)
+        curvature = survey.first_curvature(seen)
+        objective, total = survey.objective(), rows.shape[0]
+        all_rows = [self.passes.rows(self.closure, self.passes.whole(batch)) for batch in self.batches]
+        each = np.concatenate([part.double().cpu().numpy() for part in all_rows])
+        noise, max_gradient = each.shape[0] / total * variance_of_mean(np, each), objective.square
+        inputs = ShapeInputs.at_start(
+            rule.inequality, curvature, max_gradient, objective.variance / total, noise, total
+        )
+        shape, diagonal = survey.shape(inputs, None), None if seen is None else seen.diagonal
+        return FirstLook(curvature, max_gradient, rows, noise, multipliers, shape, diagonal), survey
+
+    def refreshed(
+        self, rule: Rule, s: RuleState, batch_size: int, units: np.ndarray | None, indexed: IndexedMultipliers
+    ) -> tuple[RuleState, "Survey"]:
+        """The shape of the penalty, the size of the objective's gradient and the units, anew."""
+        survey, scales = self, self.scales
+        if scales is not None:
+            if units is None or s.diagonal is None:
+                seen = HessianEstimate.flat(self._slopes(s.weights, indexed) * scales**2)
+            else:
+                seen = self.hessian(s.weights, units)
+            s, change = replace(rule, xp=np).rescaled(s, scales, seen)  # long vectors, not single numbers
+            survey = self._in(scales * change)
+        gradient = survey.objective(by_row=False).square
+        s = rule.with_gradient(s, gradient, survey.square_of_x())
+        shape = survey.shape(rule.shape_inputs(s, batch_size), s.shape)
+        return rule.refreshed(s, shape, gradient), survey
 
     # --- the objective
 
+    def square_of_x(self) -> float:
+        """x.x, in these units."""
+        x = torch.cat([part.reshape(-1) for part in self.space.point()])
+        return float(torch.sum((x if self.metric is None else x / self.metric) ** 2))
+
     def objective(self, by_row: bool = True) -> Moments:
         """The gradient of the objective, row by row where the closure gives its loss so."""
-        rows, halves = Moments(self.origin), Moments(self.origin)
+        rows = by_row and self.constraints.loss_by_row
+        return self._moments(lambda seen, _: seen.loss, 1, rows, 1 + by_row)[0]
+
+    def _moments(self, column: Column, count: int, by_row: bool, groups: int) -> list[Moments]:
+        """Of the gradients of `count` columns, from sample to sample, or else from group to group of each batch."""
+        rows, parts = ([Moments(self.origin) for _ in range(count)] for _ in range(2))
         with self.passes.undisturbed(), torch.enable_grad():
             for batch in self.batches:
-                if by_row and self.constraints.loss_by_row and self._cheap(batch, 1):
+                if by_row and self._cheap(batch, count):
                     for piece in self.passes.whole(batch):
-                        for chunk in self._each(self.passes.call(self.closure, piece).loss):
-                            rows.add(chunk)
+                        seen = self.passes.call(self.closure, piece)
+                        for i, target in enumerate(rows):
+                            for chunk in self._each(column(seen, i)):
+                                target.add(chunk)
                 else:
-                    for weight, (mean,) in self._parts(batch, 1 + by_row, 1, lambda seen, _: seen.loss.mean()):
-                        halves.add(mean[None], weight)
-        return rows.over(self.passes).joined(halves)
+                    for weight, means in self._parts(batch, groups, count, lambda seen, i: column(seen, i).mean()):
+                        for target, mean in zip(parts, means, strict=True):
+                            target.add(mean[None], weight)
+        return [own.over(self.passes).joined(common) for own, common in zip(rows, parts, strict=True)]
 
-    def bend(self) -> float:
-        """Its curvature on the first batch, from a short step along its gradient, or anywhere if it has none."""
-        cut, point, info = self.passes.cut(self.batches[0]), self.space.point(), torch.finfo(self.space.dtype)
+    def first_curvature(self, seen: HessianEstimate | None) -> np.float64:
+        """Of the objective, on the first batch; where its Hessian was not looked at, from a short step."""
+        info, x = torch.finfo(self.space.dtype), self._point()
+        slope = self._objective_slope([p.data for p in self.space.params], halved=seen is None)
+        size, steep = 1 + _norm(x if self.metric is None else x / self.metric), _norm(slope)
+        if seen is not None:
+            return np.float64(first_curvature(host, seen.largest, steep, size))
+        length = probe_length(host, size, info.eps)
+        step = length * probe_direction(host, slope, steep, info.tiny)
+        beyond = self._objective_slope(self._values(x - (step if self.metric is None else step * self.metric)))
+        return np.float64(first_curvature(host, _norm(beyond - slope) / (length + info.tiny), steep, size))
+
+    def _objective_slope(self, point: list[Tensor], halved: bool = True) -> Tensor:
+        """On the first batch; in halves where the model may be large, as later passes are."""
         nothing = self.origin.new_zeros(self.constraints.rows)
 
         def objective_alone(i: int, look: Seen) -> tuple[Tensor, list[Tensor]]:
             return nothing, [torch.zeros_like(residual) for residual, _ in look.indexed]
 
-        def slope_at(x: list[Tensor]) -> Vector:
-            with self.passes.undisturbed(), self.passes.at(x):
-                return self.passes.backward(self.closure, cut, [objective_alone], None)[0][0].mean
-
-        slope = slope_at([p.data for p in self.space.params])
-        size, steep = (float(torch.sqrt(sum_of_squares(v))) for v in (point, slope))
-        along = [g / (steep + info.tiny) for g in slope]
-        if steep == 0:
-            along = [torch.full_like(g, self.space.size**-0.5) for g in slope]
-        reach = 100 * info.eps**0.5 * (1 + size)
-        probe = self.space.views([x - reach * g for x, g in zip(point, along, strict=True)])
-        beyond = slope_at([v.to(p) for v, p in zip(probe, self.space.params, strict=True)])
-        return float(torch.sqrt(sum_of_squares(minus(beyond, slope)))) / (reach + info.tiny)
-
-    def steepness(self) -> float:
-        """||grad f|| on the first batch over the length of x: what a curvature is no less than a thousandth of."""
-        with self.passes.undisturbed(), torch.enable_grad():
-            ((_, (slope,)),) = self._parts(self.batches[0], 1, 1, lambda seen, _: seen.loss.mean())
-        x = self._point() if self.metric is None else self._point() / self.metric
-        return float(torch.linalg.vector_norm(slope)) / (1 + float(torch.linalg.vector_norm(x)))
+        cut = self.passes.cut(self.batches[0], 1 + halved)
+        with self.passes.undisturbed(), self.passes.at(point):
+            gradient = self.passes.backward(self.closure, cut, [objective_alone], None)[0][0].mean
+        return self._flat(self.space.views(gradient))
 
     # --- the units of the parameters
 
-    def scales(self, labels: np.ndarray) -> tuple[np.ndarray, Curved]:
+    def balanced_scales(self, labels: np.ndarray) -> tuple[np.ndarray, HessianEstimate]:
         """Scales for the start, those that make the curvature equal along all axes, and the curvature there."""
-        nothing, point = np.zeros(self.constraints.rows), self._point().double().cpu().numpy()
-        own = self.objective()
+        point, own = self._point().double().cpu().numpy(), self.objective()
         squares = (own.mean**2 + own.variances, own.variances)
         slopes, noise = (_by_unit(values.double().cpu().numpy(), labels) for values in squares)
 
-        def seen_in(scales: np.ndarray) -> Curved:
-            seen = self.curvature(nothing, labels, scales)
+        def seen_in(scales: np.ndarray) -> HessianEstimate:
+            seen = self._in(scales).hessian(np.zeros(self.constraints.rows), labels)
             return seen._replace(slopes=scales**2 * slopes, noise=scales**2 * noise)
 
-        scales = first_scales(np, slopes)
-        for _ in range(ROUNDS):
+        scales, seen = np.ones_like(point), HessianEstimate.flat(slopes)
+        for turn in range(LAST_TURN + 1):
+            scales = next_scales(np, turn, scales, seen, point / scales)
             seen = seen_in(scales)
-            scales = balanced(np, scales, seen.diagonal, seen.slopes, seen.noise)
-        scales = scales * natural_length(np, scales, seen_in(scales), point / scales)
-        return scales, seen_in(scales)
+        return scales, seen
 
-    def curvature(self, weights: np.ndarray, labels: np.ndarray, scales: np.ndarray) -> Curved:
-        """From products with the Hessian of the Lagrangian, on the mean over all batches, in the given scales."""
-        scaling = torch.as_tensor(scales).to(self.origin)
+    def hessian(self, weights: np.ndarray, labels: np.ndarray) -> HessianEstimate:
+        """From products with the Hessian of the Lagrangian, on the mean over all batches."""
         w = torch.as_tensor(weights).to(self.origin)
         directions = torch.as_tensor(probes(len(labels))).to(self.origin)
 
         def look(directions: Tensor) -> tuple[Tensor, Tensor]:
-            looks = [self._products(batch, w, directions, scaling) for batch in self.batches]
+            looks = [self._hessian_products(batch, w, directions) for batch in self.batches]
             gradients, products = (torch.stack(each) for each in zip(*looks, strict=True))
             return gradients, products.mean(dim=0)
 
@@ -181,9 +187,9 @@ class Survey:
         spread = torch.clamp(squares - torch.mean(gradients, dim=0) ** 2, min=0)
         v, hv, *rest = (values.double().cpu().numpy() for values in (directions, products, squares, spread))
         diagonal, slopes, noise = (_by_unit(each, labels) for each in (diagonal_of(np, v, hv, largest), *rest))
-        return Curved(diagonal, slopes, noise, largest)
+        return HessianEstimate(diagonal, slopes, noise, largest)
 
-    def _products(self, batch: Any, weights: Tensor, directions: Tensor, scaling: Tensor) -> tuple[Tensor, Tensor]:
+    def _hessian_products(self, batch: Any, weights: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
         """The Lagrangian's gradient, and products with its Hessian, by differentiating twice."""
         cut = self.passes.cut(batch, 1)
         cotangent = self.constraints.of_values(weights, cut.total)
@@ -194,26 +200,35 @@ class Survey:
                 own = [torch.zeros_like(residual) for residual, _ in seen.indexed]
                 outputs, cotangents = self.constraints.cotangents(seen, cotangent, own, cut.total)
                 total = torch.stack([torch.sum(a * b) for a, b in zip(outputs, cotangents, strict=True)]).sum()
-                slope = self._whole(torch.autograd.grad(total, self.space.params, create_graph=True, allow_unused=True))
-                gradient = gradient + slope.detach() * scaling
+                slope = self._flat(torch.autograd.grad(total, self.space.params, create_graph=True, allow_unused=True))
+                gradient = gradient + slope.detach()
                 if slope.requires_grad:
                     for i, direction in enumerate(directions):
-                        along = torch.sum(slope * (direction * scaling))
+                        along = torch.sum(slope * direction)
                         bend = torch.autograd.grad(along, self.space.params, retain_graph=True, allow_unused=True)
-                        products[i] += self._whole(bend) * scaling
+                        products[i] += self._flat(bend)
         gradient, products = self.passes.total([gradient, products])
         return gradient, products
 
-    def _whole(self, gradients: Any) -> Tensor:
-        pairs = zip(gradients, self.space.params, strict=True)
-        parts = [torch.zeros_like(p).reshape(-1) if g is None else dense(g).reshape(-1) for g, p in pairs]
-        return torch.cat([part.to(self.origin.dtype) for part in parts])
+    def _slopes(self, weights: np.ndarray, indexed: IndexedMultipliers) -> np.ndarray:
+        """Mean squares of the Lagrangian's gradients on half batches, in the coordinates of x."""
+        squares, count = self.space.zeros(), 0
+        with self.passes.undisturbed():
+            for cut in map(self.passes.cut, self.batches):
+                own = torch.as_tensor(self.constraints.of_values(weights, cut.total)).to(self.origin)
+                choice = indexed.choice(own, 1)
+                for group in self.passes.backward(self.closure, cut, [choice], None)[0][0].each:
+                    torch._foreach_addcmul_(squares, group, group)
+                    count += 1
+        return torch.cat([total.reshape(-1) for total in squares]).double().cpu().numpy() / count
 
     # --- constraints with a multiplier for each example
 
     def indexed_size(self, seed: int) -> float:
         """The mean of ||J_i||^2 over the examples; for large models the largest of a few random ||J^T v||^2, which is
         rather too large than too small."""
+        if not self.constraints.indexed:
+            return 1.0
         batch = self.batches[-1]
         pieces, total = self.passes.whole(batch), self.origin.new_zeros(())
         with self.passes.undisturbed(), torch.enable_grad():
@@ -243,48 +258,28 @@ class Survey:
 
     # --- the shape of the penalty
 
-    def shape(self, load: Load, before: Shape | None, seed: int) -> Shape:
+    def shape(self, inputs: ShapeInputs, before: PenaltyShape | None) -> PenaltyShape:
         """The shape at the current point; the Jacobian is averaged with the one before."""
-        rows = self.constraints.rows
-        if rows == 0:
-            return Shape.empty(np.zeros((0, self.space.size)))
-        if not is_whitened(rows, self.space.size):
-            return self._diagonal(load, seed)
-        moments = self._jacobian()
-        jacobian = np.stack([each.mean.double().cpu().numpy() for each in moments])
-        variance = np.array([each.variance for each in moments])
-        error = variance / np.array([each.weight for each in moments])
-        if before is not None:
-            jacobian, error = averaged(np, before, jacobian, error)
-        return whitened(np, jacobian, error, variance, load)
+        with self.passes.undisturbed():
+            return shape_at(host, self, self.constraints.rows, inputs, before)
 
-    def _jacobian(self) -> list[Moments]:
+    def empty(self) -> np.ndarray:
+        return np.zeros((0, self.space.size))
+
+    def jacobian(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The gradient of each row of the residuals, from sample to sample."""
         places = [(i, block, j) for i, block in enumerate(self.constraints.blocks) for j in range(block.size)]
-        rows, halves = ([Moments(self.origin) for _ in places] for _ in range(2))
 
         def column(seen: Seen, row: int) -> Tensor:
             i, block, j = places[row]
             values = seen.slopes[i].reshape(seen.size if block.random else 1, block.size)
             return values[:, j] * block.sign
 
-        with self.passes.undisturbed(), torch.enable_grad():
-            for batch in self.batches:
-                if self._cheap(batch, len(places)):
-                    for piece in self.passes.whole(batch):
-                        seen = self.passes.call(self.closure, piece)
-                        for i, target in enumerate(rows):
-                            for chunk in self._each(column(seen, i)):
-                                target.add(chunk)
-                else:
-                    for weight, means in self._parts(batch, 2, len(places), lambda seen, i: column(seen, i).mean()):
-                        for target, mean in zip(halves, means, strict=True):
-                            target.add(mean[None], weight)
-        return [own.over(self.passes).joined(common) for own, common in zip(rows, halves, strict=True)]
+        moments = self._moments(column, len(places), True, 2)
+        mean = np.stack([each.mean.double().cpu().numpy() for each in moments])
+        return mean, np.array([each.variance for each in moments]), np.array([each.weight for each in moments])
 
-    def _parts(
-        self, batch: Any, groups: int, count: int, mean_of: Callable[[Seen, int], Tensor]
-    ) -> Iterator[tuple[float, list[Tensor]]]:
+    def _parts(self, batch: Any, groups: int, count: int, mean_of: Column) -> Iterator[tuple[float, list[Tensor]]]:
         """Of the whole batch in so many parts: how many rows each has, and gradients of `count` means over them."""
         cut = self.passes.cut(batch, groups)
         sums = [[self.origin] * count for _ in cut.shares]
@@ -295,31 +290,23 @@ class Survey:
         for share, own in zip(cut.shares, sums, strict=True):
             yield share * cut.total, self.passes.total(own)
 
-    def _diagonal(self, load: Load, seed: int) -> Shape:
-        """From products with J and J^T alone: J v is a difference of values, J^T w a backward pass.
+    def along(self) -> np.ndarray:
+        generator, like = torch.Generator(self.origin.device).manual_seed(self.seed), self.origin
 
-        ||J_i||^2 is taken to be the largest of (J_i v)^2 over a few normal v: rather too large, which slows a row down,
-        than too small, which would throw it off. The largest eigenvalue of the row-scaled J J^T comes from power steps.
-        """
-        generator = torch.Generator(self.origin.device).manual_seed(seed)
-        with self.passes.undisturbed():
-            along = np.stack([self._along(generator) for _ in range(PROBES)], axis=1)
-            alive, size = sizes(np, np.max(np.mean(along, axis=0) ** 2, axis=0))
-            variance = 0 * size
-            if len(self.batches) > 1:
-                variance = load.batch_size * np.mean(np.var(along, axis=0, ddof=1), axis=0)
-            vector, root = np.ones(self.constraints.rows), np.sqrt(size)
-            for _ in range(PROBES):
-                unit = vector / (np.linalg.norm(vector) + np.finfo(np.float64).tiny)
-                vector = self._forward(self.batches[0], self._backward(self.batches[0], unit / root)) / root
-        none = np.zeros((0, self.space.size))
-        return diagonal_shape(np, alive, size, variance, np.linalg.norm(vector), load, none)
+        def on_each_batch() -> np.ndarray:
+            probe = torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device)
+            return np.stack([self._forward(batch, probe) for batch in self.batches])
 
-    def _along(self, generator: torch.Generator) -> np.ndarray:
-        """J v for each batch, for one normal v."""
-        like = self.origin
-        probe = torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device)
-        return np.stack([self._forward(batch, probe) for batch in self.batches])
+        return np.stack([on_each_batch() for _ in range(PROBES)], axis=1)
+
+    def products(self) -> tuple[Callable[[Tensor], np.ndarray], Callable[[np.ndarray], Tensor]]:
+        """J v is a difference of values, J^T w a backward pass."""
+        return partial(self._forward, self.batches[0]), partial(self._backward, self.batches[0])
+
+    def repeat(self, function: Callable[[Any], Any], vector: Any, times: int) -> Any:
+        for _ in range(times):
+            vector = function(vector)
+        return vector
 
     def _forward(self, batch: Any, direction: Tensor) -> np.ndarray:
         """J v, by a central difference."""
@@ -329,9 +316,7 @@ class Survey:
         reach = torch.finfo(x.dtype).eps ** (1 / 3) * (1 + float(torch.linalg.vector_norm(x))) / max(length, 1e-30)
         ends = []
         for sign in (1, -1):
-            views = (x + sign * reach * step).split([p.numel() for p in self.space.params])
-            values = [v.view_as(p).to(p.dtype) for v, p in zip(views, self.space.params, strict=True)]
-            with self.passes.at(values):
+            with self.passes.at(self._values(x + sign * reach * step)):
                 looks = [self.passes.call(self.closure, piece, graph=False) for piece in self.passes.whole(batch)]
             rows = sum(look.size for look in looks)
             mean = sum((self.constraints.slope_means(look) * (look.size / rows) for look in looks), start=0.0)
@@ -358,6 +343,11 @@ class Survey:
 
     def _point(self) -> Tensor:
         return torch.cat([part.reshape(-1) for part in self.space.point()])
+
+    def _values(self, point: Tensor) -> list[Tensor]:
+        """Of the parameters, at a flat point."""
+        views = point.split([p.numel() for p in self.space.params])
+        return [v.view_as(p).to(p.dtype) for v, p in zip(views, self.space.params, strict=True)]
 
     def _flat(self, gradients: Any) -> Tensor:
         """One tensor a parameter, with a leading axis or without, as one flat tensor or as many as the axis is long."""
@@ -392,3 +382,7 @@ class Survey:
 def _by_unit(values: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Means over the entries with a common unit."""
     return (np.bincount(labels, values) / np.bincount(labels))[labels]
+
+
+def _norm(vector: Tensor) -> float:
+    return float(torch.linalg.vector_norm(vector))

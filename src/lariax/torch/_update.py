@@ -77,5 +77,7 @@ def follow(estimate: Tensors, fresh: Tensors, stale: Tensors, momentum: float) -
         torch.add(now, g.sub_(then), alpha=1 - momentum, out=g)
 
 
-def square(x: Tensor) -> Tensor:
-    return torch.dot(x, x) if x.ndim == 1 else (x * x).sum()
+def sum_of_squares(vector: Tensors) -> Tensor:
+    if len(vector) == 1:
+        return torch.dot(vector[0], vector[0]) if vector[0].ndim == 1 else (vector[0] * vector[0]).sum()
+    return torch.stack(torch._foreach_norm(vector)).square().sum()

@@ -28,8 +28,8 @@ def where(condition: Any, a: Any, b: Any) -> Any:
     return np.where(condition, a, b)
 
 
-def mean(values: np.ndarray, axis: int) -> Any:
-    return np.add.reduce(values, axis) / values.shape[axis]
+def mean(values: np.ndarray, axis: int | None = None) -> Any:
+    return np.add.reduce(values, axis) / (values.size if axis is None else values.shape[axis])
 
 
 def sum(values: np.ndarray, axis: int | None = None) -> Any:
@@ -37,10 +37,10 @@ def sum(values: np.ndarray, axis: int | None = None) -> Any:
 
 
 def diag(matrix: np.ndarray) -> np.ndarray:
-    return matrix.diagonal()
+    return matrix.diagonal() if matrix.ndim == 2 else np.diag(matrix)
 
 
-def max(values: np.ndarray, axis: int) -> Any:
+def max(values: np.ndarray, axis: int | None = None) -> Any:
     return np.maximum.reduce(values, axis)
 
 
@@ -52,4 +52,14 @@ def log(value: Any) -> Any:
     return math.log(value) if isinstance(value, float) else np.log(value)
 
 
+def multiply_rows(matrix: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Rows times a symmetric matrix; the order in memory stays."""
+    return rows @ matrix if rows.flags.c_contiguous else (matrix @ rows.T).T
+
+
 sqrt = np.sqrt
+
+
+def __getattr__(name: str) -> Any:
+    """What is rare is NumPy's own."""
+    return getattr(np, name)

@@ -49,7 +49,8 @@ def check_count(name: str, value: Any, least: int = 1, below: int | None = None)
 
 
 def check_confidence(value: Any) -> None:
-    if not (is_number(value) and 0.5 <= value < 1):
+    scalar = np.ndim(value) == 0 and hasattr(value, "__float__") and not isinstance(value, bool)
+    if not (scalar and 0.5 <= value < 1):
         raise ValueError(f"confidence must be at least 0.5 and below 1, found {value!r}.")
 
 

@@ -2,49 +2,37 @@
 
 The answer must not depend on the units that x is written in. So the method moves in z = x / s, and s changes as x does
 when units change: every formula here sees curvature and gradient in z alone.
-
-`xp` is the array library that the arguments belong to, in NumPy's terms.
 """
 
 from typing import Any, NamedTuple
 
-ROUNDS = 4
-"""Rounds of balancing at the start, each from what the one before it left: errors of 1e6 are gone after three."""
+from lariax.tuned.constants import (
+    BALANCING_ROUNDS,
+    DIAGONAL_FALL,
+    DIAGONAL_LOOKS,
+    FLAT_DIAGONAL,
+    FLAT_SLOPE,
+    RARE,
+    SILENT,
+    STEEP,
+    UNIT_OFF,
+)
 
-OFF = 2.0
-"""Later on, a scale is changed only if it is off by more than this: every change disturbs what is averaged."""
-
-STEEP = 1e3
-"""An entry whose gradient is so much larger than others, in balanced units, has too little curvature to go by."""
-
-SILENT = 1e-20
-"""A variance that is less than this part of the mean square is rounding."""
-
-LOOKS = 8
-"""Over which the diagonal is averaged: an entry that few samples move is not seen at each."""
-
-FALL = 30.0
-"""By which it may fall at once: far from the solution the curvature may have been of another order."""
+LAST_TURN = BALANCING_ROUNDS + 1
 
 
-class Curved(NamedTuple):
-    """What some batches show at a point of the curvature of the Lagrangian, entry by entry, in z."""
+class HessianEstimate(NamedTuple):
+    """What some batches show at a point of the Lagrangian's Hessian and gradient, entry by entry, in z."""
 
     diagonal: Any  # of the Hessian, without signs
-    slopes: Any  # mean squares of its gradient,
+    slopes: Any  # mean squares of the gradient,
     noise: Any  # and variances
     largest: Any  # about the largest eigenvalue of the Hessian, and not above it
 
     @classmethod
-    def flat(cls, slopes: Any) -> "Curved":
+    def flat(cls, slopes: Any) -> "HessianEstimate":
         """Of slopes alone."""
         return cls(0 * slopes, slopes, 0 * slopes, 0 * slopes[0])
-
-
-def first_scales(xp: Any, slopes: Any) -> Any:
-    """1 / rms of the gradient, entry by entry; where that is 0 or rounding, the smallest of the others."""
-    info = xp.finfo(slopes.dtype)
-    return _where_seen(xp, slopes > (100 * info.eps) ** 2 * xp.max(slopes), 1 / xp.sqrt(slopes + info.tiny))
 
 
 def diagonal_of(xp: Any, directions: Any, products: Any, largest: Any) -> Any:
@@ -59,15 +47,37 @@ def diagonal_of(xp: Any, directions: Any, products: Any, largest: Any) -> Any:
     return xp.clip(abs(xp.sum(directions * products, axis=0)), least, rows)
 
 
-def balanced(xp: Any, scales: Any, diagonal: Any, slopes: Any, noise: Any) -> Any:
-    """One round of making the diagonal of the curvature equal. `slopes` and `noise` are mean squares and variances of
-    the gradient's entries.
+# --- the start
+
+
+def next_scales(xp: Any, turn: Any, scales: Any, seen: HessianEstimate, z: Any) -> Any:
+    """Scales after turn 0, 1, ..., LAST_TURN: from gradients, then balanced, then for a run of length 1."""
+    return xp.select(
+        [turn == 0, turn < LAST_TURN, turn == LAST_TURN],
+        [
+            first_scales(xp, seen.slopes),
+            balanced(xp, scales, seen),
+            scales * natural_length(xp, scales, seen, z),
+        ],
+        scales,
+    )
+
+
+def first_scales(xp: Any, slopes: Any) -> Any:
+    """1 / rms of the gradient, entry by entry; where that is 0 or rounding, the smallest of the others."""
+    info = xp.finfo(slopes.dtype)
+    return _where_seen(xp, slopes > (FLAT_SLOPE * info.eps) ** 2 * xp.max(slopes), 1 / xp.sqrt(slopes + info.tiny))
+
+
+def balanced(xp: Any, scales: Any, seen: HessianEstimate) -> Any:
+    """One round of making the diagonal of the curvature equal.
 
     Entries with no curvature to go by have gradients as noisy as the others are on the average, or, without noise, as
     large. Without a gradient either they have the smallest scale.
     """
+    diagonal, slopes, noise, _ = seen
     tiny = xp.finfo(slopes.dtype).tiny
-    curved = diagonal > 10 * xp.finfo(slopes.dtype).eps * xp.max(diagonal)  # the rest is rounding
+    curved = diagonal > FLAT_DIAGONAL * xp.finfo(slopes.dtype).eps * xp.max(diagonal)  # the rest is rounding
     jacobi = scales / xp.sqrt(xp.where(curved, diagonal / (xp.max(diagonal) + tiny), 1))
 
     def levelled(force: Any) -> tuple[Any, Any]:
@@ -84,7 +94,7 @@ def balanced(xp: Any, scales: Any, diagonal: Any, slopes: Any, noise: Any) -> An
     return _where_seen(xp, curved | (slopes > 0), xp.where(curved & ~xp.where(has_noise, loud, steep), jacobi, rest))
 
 
-def natural_length(xp: Any, scales: Any, seen: Curved, z: Any) -> Any:
+def natural_length(xp: Any, scales: Any, seen: HessianEstimate, z: Any) -> Any:
     """How far the run may have to go in z: the length of a Newton step, or that of z; else scales have mean 1. Rounded
     to a power of 2."""
     curvature = xp.max(seen.diagonal)
@@ -95,22 +105,38 @@ def natural_length(xp: Any, scales: Any, seen: Curved, z: Any) -> Any:
     return 2.0 ** xp.round(xp.log2(length))
 
 
-def next_diagonal(xp: Any, before: Any, seen: Any) -> Any:
+# --- refreshes
+
+
+def adam_change(xp: Any, metric: Any, slopes: Any, tiny: Any) -> Any:
+    """By what to multiply scales to get halfway to Adam's, so that one noisy look does not decide.
+
+    A step divided by the root mean square of each entry of the gradient is an ordinary one in z = x / metric with
+    metric^2 = 1 / rms.
+    """
+    rms = xp.sqrt(slopes) / metric
+    mean = xp.mean(rms)
+    wanted = xp.sqrt(mean / (rms + RARE * mean + tiny))
+    return xp.sqrt(wanted / metric)
+
+
+def average_diagonal(xp: Any, before: Any, seen: Any) -> Any:
     """The diagonal of the curvature, averaged over the last looks at it; a look that shows none tells nothing."""
-    return xp.where(seen > 0, xp.minimum(before, FALL * seen) * (1 - 1 / LOOKS) + seen / LOOKS, before)
+    new = xp.minimum(before, DIAGONAL_FALL * seen) * (1 - 1 / DIAGONAL_LOOKS) + seen / DIAGONAL_LOOKS
+    return xp.where(seen > 0, new, before)
 
 
-def rescaled_entries(xp: Any, diagonal: Any) -> Any:
+def unit_change(xp: Any, diagonal: Any) -> Any:
     """By what to multiply scales at which the curvature has this diagonal: mostly by 1, and by no more than 2, since
     little curvature may be chance."""
     tiny = xp.finfo(diagonal.dtype).tiny
     curved = diagonal > 0
     usual = xp.sum(xp.where(curved, xp.log(diagonal + tiny), 0)) / xp.maximum(xp.sum(curved), 1)
     ratio = xp.where(curved, (usual - xp.log(diagonal + tiny)) / 2, 0)
-    return xp.where(abs(ratio) > xp.log(OFF), 2.0 ** xp.minimum(xp.round(ratio / xp.log(2.0)), 1), 1.0)
+    return xp.where(abs(ratio) > xp.log(UNIT_OFF), 2.0 ** xp.minimum(xp.round(ratio / xp.log(2.0)), 1), 1.0)
 
 
-def growths(xp: Any, change: Any, seen: Curved) -> tuple[Any, Any]:
+def growth(xp: Any, change: Any, seen: HessianEstimate) -> tuple[Any, Any]:
     """What the noise of gradients, and the curvature, is multiplied by where scales are multiplied by `change`."""
 
     def ratio(new: Any, old: Any, otherwise: Any) -> Any:

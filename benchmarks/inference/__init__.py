@@ -1,0 +1,1 @@
+"""Coverage of the error bars of `lx.inference`."""

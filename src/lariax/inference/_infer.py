@@ -1,0 +1,295 @@
+"""`inference`: error bars for the solution, the multipliers, the objective and the constraints."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from jaxtyping import ArrayLike, PyTree
+
+from lariax.certificate import DRAWS
+from lariax.inference._errors import InferenceError
+from lariax.inference._faces import unravel
+from lariax.inference._inference import (
+    LARGE,
+    Candidate,
+    Ends,
+    Estimate,
+    Form,
+    Inference,
+    Row,
+    hull,
+    quantile,
+    skewed,
+    standard_errors,
+)
+from lariax.inference._large import fitted_large
+from lariax.inference._models import Fitted, fitted
+from lariax.inference._moments import Sample
+from lariax.inference._samples import Extras, Wanted, sample_of, total
+from lariax.inference._scaling import RandomScaling
+from lariax.inference._system import Model
+from lariax.oracle import Oracle, as_arrays
+from lariax.problem import Dataset, Problem
+
+SURELY = 3.0  # standard errors by which a multiplier or a slack is positive, or one more than the interval has
+OFF, FAR = 6.0, 100.0  # standard errors between the run's x and the estimate: to warn of, to refuse
+CLEAN = 1e-10  # of the largest standard error, for rounding
+
+
+def inference(
+    problem: Problem,
+    x: PyTree,
+    multipliers: Mapping[str, ArrayLike] | None = None,
+    draws: int | None = None,
+    confidence: float = 0.95,
+    seed: Any = 0,
+    clusters: ArrayLike | None = None,
+    population_size: int | None = None,
+) -> Inference:
+    """Error bars: how far the solution on the samples is from the solution of the problem behind them.
+
+    The estimate is the solution on the samples that are looked at, by Newton's method from x. Its covariance is the
+    sandwich K^-1 Omega K^-1 / n of the optimality conditions, with the noise of the objective's gradient and of the
+    constraints. A data set has the sampling error of its N rows, however often they were drawn.
+
+    Arguments:
+        problem: what x solves.
+        x: near the solution, such as `result.x`.
+        multipliers: likewise, by name; None: found on the way.
+        draws: how many samples of each source. By default all rows of a `Dataset`, and 10,000 of a `Distribution`.
+        confidence: of each interval.
+        seed: of the samples of a `Distribution`, or of the choice of rows.
+        clusters: for each row of the problem's `Dataset` a label; rows of one label may depend on each other.
+        population_size: where the rows were drawn from so many without replacement, and the solution for those is
+            asked for: the variance is that much smaller.
+
+    Sampling weights belong into the functions: a row of weight w has the loss w f(x, row).
+
+    >>> import jax, jax.numpy as jnp, lariax as lx
+    >>> problem = lx.Problem(
+    ...     lambda x, z: 0.5 * jnp.sum((x - z) ** 2),
+    ...     samples=lx.Distribution(lambda key: jnp.array([1.0, 3.0]) + jax.random.normal(key, (2,))),
+    ...     constraints={"sum": lx.Equal(jnp.sum, 2.0, samples=None)},
+    ... )
+    >>> inference = lx.inference(problem, jnp.array([0.0, 2.0]), draws=10_000)
+    >>> price = inference.multipliers["sum"]
+    >>> bool(price.low < 1 < price.high), round(float(price.standard_error) * 100, 1)
+    (True, 0.7)
+    """
+    _check(problem, draws, confidence)
+    extras = Extras(clusters, population_size)
+    return _inferred(problem, x, multipliers or {}, Wanted(draws, draws or DRAWS), confidence, seed, extras)
+
+
+def infer_run(
+    problem: Problem,
+    x: PyTree,
+    multipliers: Mapping[str, ArrayLike],
+    drawn: int,
+    draws: int | None,
+    confidence: float,
+    seed: Any,
+    method: Any,
+) -> Inference:
+    """The same for a run that has drawn so many samples."""
+    _check(problem, draws, confidence)
+    if isinstance(method, RandomScaling):
+        return method.inference(confidence)
+    if method != "sandwich":
+        raise ValueError(
+            f'method must be "sandwich", or the lx.RandomScaling that was the callback= of the run, found {method!r}.'
+        )
+    wanted = Wanted(draws, draws or max(DRAWS, drawn))
+    return _inferred(problem, x, multipliers, wanted, confidence, seed, Extras())
+
+
+def _inferred(
+    problem: Problem,
+    x: PyTree,
+    multipliers: Mapping[str, ArrayLike],
+    wanted: Wanted,
+    confidence: float,
+    seed: Any,
+    extras: Extras,
+) -> Inference:
+    point = as_arrays(problem, x, "x")
+    sample = sample_of(problem, point, wanted, seed, extras)
+    oracle = sample.oracle
+    z = np.asarray(oracle.coordinates.ravel(point), float)
+    y = np.asarray(oracle.rows_named(multipliers), float)
+    threshold = max(SURELY, quantile(confidence) + 1)
+    if z.size > LARGE:
+        large = fitted_large(sample, z, y, threshold)
+        notes = _notes(oracle, large.ambiguous, large.complete, np.ones(oracle.rows, bool))
+        return assembled(sample, large.candidates, z, confidence, notes)
+    found = fitted(sample, z, y, threshold)
+    notes = _notes(oracle, found.ambiguous, found.complete, found.models[0].determined)
+    return assembled(sample, candidates_of(found), z, confidence, notes)
+
+
+def _check(problem: Any, draws: Any, confidence: Any) -> None:
+    if not isinstance(problem, Problem):
+        raise TypeError(f"inference takes an lx.Problem first, found {type(problem).__name__}.")
+    if draws is not None and (not isinstance(draws, int | np.integer) or draws < 2):
+        raise ValueError(f"draws must be an integer of at least 2, or None, found {draws!r}.")
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must be between 0 and 1, found {confidence!r}.")
+
+
+def form_of(oracle: Oracle) -> Form:
+    rows = []
+    for block in oracle.blocks:
+        constraint = oracle.problem.constraints[block.name]
+        bound = np.broadcast_to(np.asarray(constraint.bound, float), block.shape)
+        rows.append(Row(block.name, block.rows, block.shape, constraint.sign, bound, block.inequality))
+    return Form(oracle.coordinates, tuple(rows))
+
+
+def candidates_of(found: Fitted) -> list[Candidate]:
+    return [_candidate(found, model) for model in found.models]
+
+
+def _candidate(found: Fitted, model: Model) -> Candidate:
+    """The numbers of a model; those of the set's rows are left out."""
+    local = found.local
+    d, m, rows = local.slope.size, local.constraints, model.active.size
+    kept = np.r_[0 : 1 + d + m, 1 + d + rows : 1 + d + rows + m]
+    covariance = model.covariance(local.noise)[np.ix_(kept, kept)]
+    values = np.where(model.active, 0, local.values + local.rows @ model.step)[:m]
+    slope = -found.models[0].multipliers @ local.rows  # of the objective
+    return Candidate(
+        found.point + model.step,
+        model.multipliers[:m],
+        local.objective + float(slope @ model.step) + model.optimism(local.noise),
+        values,
+        lambda gradients: gradients @ covariance @ gradients.T,
+        model.determined[:m],
+        local.skew,
+        lambda v: covariance[1 : 1 + d, 1 : 1 + d] @ v,
+    )
+
+
+def assembled(
+    sample: Sample, candidates: list[Candidate], z: np.ndarray, confidence: float, notes: tuple[str, ...] = ()
+) -> Inference:
+    """The numbers in the structure and with the names of the problem."""
+    form = form_of(sample.oracle)
+    d, m = form.d, form.m
+    values = np.stack([np.concatenate([[c.objective], c.x, c.multipliers, c.residuals]) for c in candidates])
+    errors = np.stack([_errors(candidate, d, m) for candidate in candidates])
+    ends = hull(values, errors, confidence)
+    if d > LARGE:
+        ends.law[1 : 1 + d] = "not asked"
+    first = candidates[0]
+    apart = z - first.x
+    own = errors[0, 1 : 1 + d]
+    off = float(np.max(np.abs(apart)[own > 0] / own[own > 0], initial=0.0))
+    parts = _cut(ends, 1, 1 + d), _cut(ends, 1 + d, 1 + d + m), _cut(ends, 1 + d + m, 1 + d + 2 * m)
+    return Inference(
+        x=Estimate(*(unravel(form.coordinates, part) for part in parts[0])),
+        multipliers={row.name: _multiplier(_cut(parts[1], *_edges(row)), row, first) for row in form.blocks},
+        objective=_objective(_cut(ends, 0, 1), errors[0, 0], first.skew, confidence),
+        constraints={row.name: _value(_cut(parts[2], *_edges(row)), row) for row in form.blocks},
+        confidence=confidence,
+        draws=total(sample),
+        about=_about(sample),
+        run_error=unravel(form.coordinates, apart),
+        off=off,
+        warnings=notes + _distance(off),
+        candidates=candidates,
+        form=form,
+    )
+
+
+def _errors(candidate: Candidate, d: int, m: int) -> np.ndarray:
+    """Of (E f, x, y, r); those of a large x are left open."""
+    if d <= LARGE:
+        errors = standard_errors(candidate.covariance(np.eye(1 + d + 2 * m)))
+        return np.where(errors > CLEAN * np.max(errors, initial=0), errors, 0)
+    rows = np.zeros((1 + 2 * m, 1 + d + 2 * m))
+    rows[0, 0], rows[1:, 1 + d :] = 1, np.eye(2 * m)
+    errors = np.full(1 + d + 2 * m, np.nan)
+    errors[np.r_[0, 1 + d : 1 + d + 2 * m]] = standard_errors(candidate.covariance(rows))
+    return errors
+
+
+def _cut(ends: Ends, first: int, last: int) -> Ends:
+    return Ends(*(part[first:last] for part in ends))
+
+
+def _edges(row: Row) -> tuple[int, int]:
+    return row.rows.start, row.rows.stop
+
+
+def _objective(ends: Ends, error: float, skew: float, confidence: float) -> Estimate:
+    """With the side lengthened on which rare large losses may not have been seen."""
+    more = skewed(error, skew, confidence)
+    estimate, own, low, high = (float(part[0]) for part in ends[:4])
+    return Estimate(estimate, own, low + min(more, 0), high + max(more, 0), str(ends.law[0]))
+
+
+def _multiplier(ends: Ends, row: Row, candidate: Candidate) -> Estimate:
+    """With the user's sign; those of inequalities have only one."""
+    low = np.maximum(ends.low, 0) if row.inequality else ends.low
+    high = np.maximum(ends.high, 0) if row.inequality else ends.high
+    estimate, error, law = ends.estimate, ends.standard_error, ends.law
+    unknown = ~candidate.determined[row.rows]
+    estimate, error, low, high = (np.where(unknown, np.nan, part) for part in (estimate, error, low, high))
+    law = np.where(unknown, "undetermined", law)
+    if row.sign < 0:
+        estimate, low, high = -estimate + 0.0, -high + 0.0, -low + 0.0  # no negative zeros
+    return Estimate(*(part.reshape(row.shape) for part in (estimate, error, low, high, law)))
+
+
+def _value(ends: Ends, row: Row) -> Estimate:
+    """E[fun] in the user's units; an inequality is kept at the solution."""
+    high = np.minimum(ends.high, 0) if row.inequality else ends.high
+    parts = [row.sign * part.reshape(row.shape) + row.bound for part in (ends.estimate, ends.low, high)]
+    estimate, low, high = parts[0], np.minimum(*parts[1:]), np.maximum(*parts[1:])
+    return Estimate(estimate, ends.standard_error.reshape(row.shape), low, high, ends.law.reshape(row.shape))
+
+
+# --- words
+
+
+def _about(sample: Sample) -> str:
+    sources = sample.oracle.problem.sources
+    data = [f"{len(source):,}" for source in sources if isinstance(source, Dataset)]
+    if not sample.random:
+        return "about the problem, nothing is random"
+    if not data:
+        return f"about the distribution, from {total(sample):,} draws"
+    clusters = f" in {sample.count:,} clusters" if sample.count else ""
+    return f"about the distribution behind the data, from {' + '.join(data)} rows{clusters}"
+
+
+def _distance(off: float) -> tuple[str, ...]:
+    if off > FAR:
+        raise InferenceError(
+            f"x is {off:,.0f} standard errors away from the solution on the samples: the run has not come near it. "
+            "Solve longer, and look at result.certificate."
+        )
+    if off <= OFF:
+        return ()
+    return (
+        f"x of the run is up to {off:.1f} standard errors away from the estimate, the solution on these samples. The "
+        "intervals are around the estimate; solve longer for an x that is as precise.",
+    )
+
+
+def _notes(oracle: Oracle, ambiguous: np.ndarray, complete: bool, determined: np.ndarray) -> tuple[str, ...]:
+    notes = []
+    m = oracle.rows
+    unsure = [block.name for block in oracle.blocks if np.any(ambiguous[:m][block.rows])]
+    faces = int(np.sum(ambiguous[m:]))
+    if unsure or faces:
+        names = [*map(repr, unsure), *([f"{faces} bounds of {type(oracle.problem.simple).__name__}"] if faces else [])]
+        notes.append(
+            f"whether {', '.join(names)} {'is' if len(names) == 1 and faces < 2 else 'are'} active at the solution "
+            "cannot be told from these samples, so no normal law holds: where it matters, intervals cover both cases."
+        )
+    if not complete:
+        notes.append("not every combination of the rows that may be active was looked at: intervals may be too short.")
+    if not np.all(determined[:m]):
+        notes.append("active rows depend on each other: their multipliers are not unique, and have no interval.")
+    return tuple(notes)

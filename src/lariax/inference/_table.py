@@ -1,0 +1,97 @@
+"""Error bars to look at: in a terminal, in a notebook, as plain text, as a frame."""
+
+from collections.abc import Iterator
+from html import escape
+from io import StringIO
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from lariax.problem import visible
+
+MOST_ROWS = 40  # of x, and of each constraint, in a table to look at
+_HEAD = ("", "estimate", "standard error", "low", "high", "law")
+_PARTS = ("estimate", "standard_error", "low", "high", "law")
+
+
+class Entry(NamedTuple):
+    """One number with its interval."""
+
+    part: str  # x, multipliers, objective, constraints
+    name: str
+    estimate: float
+    standard_error: float
+    low: float
+    high: float
+    law: str
+
+
+def entries(inference: Any, most: int | None = None) -> Iterator[Entry]:
+    """Number by number: x, the multipliers, the objective, the constraints; of each array the first `most`."""
+    leaves = [jax.tree_util.tree_leaves_with_path(getattr(inference.x, part)) for part in _PARTS]
+    for parts in zip(*leaves, strict=True):
+        path = f"x{jax.tree_util.keystr(parts[0][0])}"
+        yield from _entries("x", path, [leaf for _, leaf in parts], most)
+    for part in ("multipliers", "constraints"):
+        for name, estimate in getattr(inference, part).items():
+            yield from _entries(part, name, [getattr(estimate, each) for each in _PARTS], most)
+    yield from _entries("objective", "objective", [getattr(inference.objective, part) for part in _PARTS], most)
+
+
+def _entries(part: str, name: str, arrays: list[Any], most: int | None) -> Iterator[Entry]:
+    shape = np.shape(arrays[0])
+    flat = [np.ravel(array) for array in arrays]
+    for place in range(flat[0].size if most is None else min(most, flat[0].size)):
+        index = str([int(i) for i in np.unravel_index(place, shape)]) if shape else ""
+        estimate, error, low, high = (float(array[place]) for array in flat[:-1])
+        yield Entry(part, f"{name}{index}", estimate, error, low, high, str(flat[-1][place]))
+
+
+def as_frame(inference: Any) -> Any:
+    import pandas as pd
+
+    rows = list(entries(inference))
+    return pd.DataFrame(rows, columns=list(Entry._fields)).set_index(["part", "name"])
+
+
+def _table(inference: Any) -> list[tuple[str, ...]]:
+    titles = {"multipliers": "multiplier of ", "constraints": "value of "}
+    rows = []
+    for line in entries(inference, MOST_ROWS):
+        numbers = (f"{value:.4g}" if np.isfinite(value) else "-" for value in line[2:6])
+        rows.append((f"{titles.get(line.part, '')}{line.name}", *numbers, line.law))
+    return rows
+
+
+def caption(inference: Any) -> str:
+    """What the numbers are about."""
+    return f"{inference.about.capitalize()}; {inference.confidence:.4g} confidence each."
+
+
+def as_rich(inference: Any) -> RenderableType:
+    table = Table(*_HEAD)
+    for row in _table(inference):
+        table.add_row(*(Text(visible(cell)) for cell in row))
+    notes = [Text(f"Warning: {visible(note)}", style="yellow") for note in inference.warnings]
+    return Group(table, Text(visible(caption(inference)), style="bold"), *notes)
+
+
+def as_text(inference: Any) -> str:
+    console = Console(file=StringIO(), width=140, color_system=None, force_terminal=False)
+    with console.capture() as capture:
+        console.print(as_rich(inference))
+    return capture.get().rstrip()
+
+
+def as_html(inference: Any) -> str:
+    top = "".join(f"<th>{escape(cell)}</th>" for cell in _HEAD)
+    body = "".join(
+        f"<tr>{''.join(f'<td>{escape(visible(cell))}</td>' for cell in row)}</tr>" for row in _table(inference)
+    )
+    notes = "".join(f"<p>Warning: {escape(visible(note))}</p>" for note in inference.warnings)
+    table = f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+    return f"{table}<p><b>{escape(visible(caption(inference)))}</b></p>{notes}"

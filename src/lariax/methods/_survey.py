@@ -1,0 +1,165 @@
+"""What is too costly for every iteration: gradients sample by sample, the Jacobian, products with the Hessian."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Key
+
+from lariax.oracle import Batch, Oracle, Vector, for_each, occasionally
+from lariax.problem import probes, units
+from lariax.tuned.constants import PROBES
+from lariax.tuned.units import LAST_TURN, HessianEstimate, diagonal_of, next_scales
+
+# --- the units of x
+
+
+def units_of(oracle: Oracle) -> Int[np.ndarray, " d"] | None:
+    coordinates = oracle.coordinates
+    like = jax.tree.unflatten(coordinates.structure, [np.zeros(shape) for shape in coordinates.shapes])
+    return units(list(coordinates.shapes), jax.tree.leaves(oracle.problem.simple.tied(like)))
+
+
+def scales_at(oracle: Oracle, point: Vector, batches: Batch) -> tuple[Vector, HessianEstimate] | None:
+    """Scales for the start, those that make the curvature equal along all axes, and the curvature there. None: all
+    variables have one unit, or a function of the user can be differentiated only once (`jax.custom_vjp`)."""
+    labels = units_of(oracle)
+    if labels is None:
+        return None
+    try:
+        return _balanced_scales(oracle, point, batches, labels)
+    except (TypeError, ValueError) as error:
+        if "jvp" not in str(error).lower():
+            raise
+        return None
+
+
+def _balanced_scales(
+    oracle: Oracle, point: Vector, batches: Batch, labels: Int[np.ndarray, " d"]
+) -> tuple[Vector, HessianEstimate]:
+    weights = jnp.zeros(oracle.rows, oracle.dtype)
+    gradients = objective_gradients(oracle, point, batches)
+    slopes = _by_unit(jnp.mean(gradients**2, axis=0), labels)
+    noise = _by_unit(jnp.var(gradients, axis=0, ddof=1 if gradients.shape[0] > 1 else 0), labels)
+
+    def turn(i: Array, carry: tuple[Vector, HessianEstimate]) -> tuple[Vector, HessianEstimate]:
+        """All by one program, the last look included."""
+        scales, _ = carry
+        seen = hessian_at(replace(oracle, scaling=scales), point / scales, batches, weights, labels)
+        seen = seen._replace(slopes=scales**2 * slopes, noise=scales**2 * noise)
+        return next_scales(jnp, i, scales, seen, point / scales), seen
+
+    with occasionally(LAST_TURN + 2):
+        first = jnp.ones_like(point), HessianEstimate.flat(jnp.zeros_like(point))
+        return jax.lax.fori_loop(0, LAST_TURN + 2, turn, first)
+
+
+def objective_gradients(oracle: Oracle, point: Vector, batches: Batch) -> Float[Array, "n d"]:
+    """Sample by sample."""
+    one, samples = oracle.singles(batches)
+    return for_each(lambda sample: one.objective_gradient(point, sample), samples)
+
+
+def hessian_at(
+    oracle: Oracle, z: Vector, batches: Batch, weights: Float[Array, " m"], labels: Int[np.ndarray, " d"]
+) -> HessianEstimate:
+    """From products with the Hessian of the Lagrangian, on the mean over all batches."""
+    count = next((leaf.shape[0] for leaf in jax.tree.leaves(batches)), 0)
+    directions = jnp.asarray(probes(z.size), z.dtype)
+
+    def slope(point: Vector, batch: Batch) -> Vector:
+        return oracle.gradient_of(oracle.look_at_parts(point, batch, 1), weights).mean
+
+    def look(directions: Float[Array, "n d"], _: None) -> tuple[Float[Array, "n d"], tuple[Array, ...]]:
+        """Means of gradient, of its square, and of products; the next directions span these products."""
+
+        def add(sums: tuple[Array, ...], batch: Batch) -> tuple[tuple[Array, ...], None]:
+            gradient, product = jax.linearize(lambda point: slope(point, batch), z)
+            return jax.tree.map(jnp.add, sums, (gradient, gradient**2, jax.vmap(product)(directions))), None
+
+        nothing: tuple[Array, ...] = jnp.zeros_like(z), jnp.zeros_like(z), jnp.zeros_like(directions)
+        sums, _ = jax.lax.scan(add, nothing, batches) if count else add(nothing, batches)
+        means = jax.tree.map(lambda total: total / max(count, 1), sums)
+        return jnp.linalg.qr(means[2].T)[0].T, means
+
+    with occasionally(2 * max(count, 1) * (1 + len(directions))):
+        _, (mean, squares, products) = jax.lax.scan(look, directions, length=2)
+    largest = jnp.linalg.norm(products[1], ord=2)
+    return HessianEstimate(
+        diagonal=_by_unit(diagonal_of(jnp, directions, products[0], largest), labels),
+        slopes=_by_unit(squares[0], labels),
+        noise=_by_unit(jnp.maximum(squares[0] - mean[0] ** 2, 0), labels),
+        largest=largest,
+    )
+
+
+def slopes_at(oracle: Oracle, z: Vector, batches: Batch, weights: Float[Array, " m"]) -> Vector:
+    """Mean squares of the gradients of half batches."""
+
+    def squares(batch: Batch) -> Vector:
+        seen = oracle.gradient_of(oracle.look_at_parts(z, batch, 2), weights)
+        return (seen.means[0] ** 2 + seen.means[1] ** 2) / 2
+
+    return jnp.mean(for_each(squares, batches), axis=0)
+
+
+def _by_unit(values: Vector, labels: Int[np.ndarray, " d"]) -> Vector:
+    """Means over the entries with a common unit."""
+    if labels.max() + 1 == labels.size:
+        return values
+    sums = jax.ops.segment_sum(values, labels, int(labels.max()) + 1)
+    return (sums / np.bincount(labels))[labels]
+
+
+# --- the Jacobian
+
+
+@dataclass(frozen=True)
+class SampledJacobian:
+    """The constraints' Jacobian at a point, on a few batches, stacked."""
+
+    oracle: Oracle
+    point: Vector
+    batches: Batch
+    key: Key[Array, ""]
+
+    def empty(self) -> Array:
+        return jnp.zeros((0, self.oracle.dimension), self.oracle.dtype)
+
+    def jacobian(self) -> tuple[Array, Array, int]:
+        """One sample's at a time."""
+        oracle, point = self.oracle, self.point
+        if not oracle.has_random_constraints:
+            return oracle.jacobian(point, self.batches.first), jnp.zeros(oracle.rows, oracle.dtype), 1
+        one, samples = oracle.singles(self.batches)
+        count = jax.tree.leaves(samples)[0].shape[0]
+        reference = one.jacobian(point, samples.first)  # sums of deviations from it cancel nothing
+
+        def add(sums: tuple[Array, Array], sample: Batch) -> tuple[tuple[Array, Array], None]:
+            deviation = one.jacobian(point, sample) - reference
+            return (sums[0] + deviation, sums[1] + jnp.sum(deviation**2, axis=1)), None
+
+        start = jnp.zeros_like(reference), jnp.zeros(oracle.rows, oracle.dtype)
+        (total, squares), _ = jax.lax.scan(add, start, samples)
+        mean = total / count
+        variance = (squares - count * jnp.sum(mean**2, axis=1)) / (count - 1)
+        return reference + mean, jnp.maximum(variance, 0), count
+
+    def along(self) -> Float[Array, "batches probes m"]:
+        probes = jax.random.normal(self.key, (PROBES, self.oracle.dimension), self.oracle.dtype)
+        return for_each(lambda batch: jax.vmap(self._products_on(batch)[0])(probes), self.batches)
+
+    def products(self) -> tuple[Callable[[Vector], Array], Callable[[Array], Vector]]:
+        return self._products_on(self.batches.first)
+
+    def repeat(self, function: Callable[[Array], Array], vector: Array, times: int) -> Array:
+        return jax.lax.scan(lambda v, _: (function(v), None), vector, length=times)[0]
+
+    def _products_on(self, batch: Batch) -> tuple[Callable[[Vector], Array], Callable[[Array], Vector]]:
+        """v -> J v, w -> J^T w. The first is the transpose of the second: a user's rule for the way back is enough."""
+        oracle = self.oracle
+        _, pull = jax.vjp(lambda z: oracle.join(oracle.residuals(z, batch)), self.point)
+        forward = jax.linear_transpose(lambda w: pull(w)[0], jnp.zeros(oracle.rows, oracle.dtype))
+        return lambda v: forward(v)[0], lambda w: pull(w)[0]

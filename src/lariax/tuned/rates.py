@@ -1,0 +1,42 @@
+"""When noise and curvature are measured, when refreshes are due, and how fast running means forget."""
+
+from typing import Any
+
+from lariax.tuned.constants import (
+    CURVATURE_CATCH_UP,
+    FIRST_WINDOW,
+    GROWTH,
+    INTERVALS,
+    NOISE_CATCH_UP,
+    REFRESH_GROWTH,
+    WINDOW,
+)
+
+
+def rate_at(xp: Any, k: Any) -> Any:
+    """The rate of running means at iteration k."""
+    return 1 / xp.minimum(FIRST_WINDOW + k / GROWTH, WINDOW)
+
+
+def interval_at(xp: Any, k: Any) -> Any:
+    """How many iterations apart noise, drift and curvature are measured."""
+    interval = 1
+    for start, longer in INTERVALS.items():
+        interval = xp.where(k < start, interval, longer)
+    return interval
+
+
+def curvature_rate_at(xp: Any, k: Any) -> Any:
+    """The rate of running means of drift and curvature, of which there is one measurement an interval."""
+    return xp.minimum(1, rate_at(xp, k) * xp.minimum(interval_at(xp, k), CURVATURE_CATCH_UP))
+
+
+def noise_rate_at(xp: Any, k: Any) -> Any:
+    """Likewise for the noise of the gradient."""
+    return rate_at(xp, k) * xp.minimum(interval_at(xp, k), NOISE_CATCH_UP)
+
+
+def next_refresh(xp: Any, iteration: Any, start: int, window: int) -> Any:
+    """A quarter further on, at the end of a window of places. Iteration k has place k + start - 1."""
+    place = iteration + start - 1 + xp.maximum(iteration // REFRESH_GROWTH, 1)
+    return (place // window + 1) * window - start

@@ -1,0 +1,93 @@
+"""Programs are compiled once, soon, and kept where the user wants them."""
+
+import os
+import stat
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import lariax as lx
+from lariax.compilation import compiled, keep_programs
+
+DONE = "/jax/core/compile/backend_compile_duration"
+
+
+@pytest.fixture
+def programs():
+    """How many programs have been compiled since."""
+    found = []
+
+    def note(name, seconds, **_):
+        if name == DONE:
+            found.append(seconds)
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    yield found
+    jax.monitoring.unregister_event_duration_listener(note)
+
+
+def test_a_second_solve_compiles_nothing(programs):
+    problem = lx.Problem(
+        lambda x, z: jnp.sum((x - z) ** 2),
+        samples=lx.Distribution(lambda key: jax.random.normal(key, (3,))),
+        constraints={"sum": lx.Equal(lambda x, z: jnp.sum(x) - 1)},
+    )
+    method = lx.QuadraticPenalty(step_size=0.01, penalty=1.0, pairs=True)
+    lx.solve(problem, jnp.zeros(3), method, iterations=10, batch_size=2)
+    first = len(programs)
+    assert first > 0
+    lx.solve(problem, jnp.ones(3), method, iterations=30, batch_size=2, seed=4)
+    assert len(programs) == first
+
+
+def test_options_do_not_keep_a_function_out_of_other_programs():
+    double = compiled(lambda x: 2 * x)
+    assert float(double(jnp.float32(3))) == 6
+    assert float(jax.jit(lambda x: double(x) + 1)(jnp.float32(3))) == 7
+    assert jax.vmap(double)(jnp.arange(3.0)).tolist() == [0, 2, 4]
+
+
+SCRIPT = """
+import jax
+from pathlib import Path
+from lariax.compilation import keep_programs
+folder = keep_programs({folder!r})
+print(folder)
+"""
+
+
+def kept(folder, **environment):
+    """Where a new process keeps its programs."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+    script = SCRIPT.format(folder=folder)
+    run = subprocess.run(
+        [sys.executable, "-c", script], env=clean | environment, capture_output=True, text=True, check=True
+    )
+    return run.stdout.strip()
+
+
+def test_programs_are_kept_for_the_user_alone(tmp_path):
+    place = tmp_path / "new" / "programs"
+    assert kept(str(place)) == str(place)
+    assert stat.S_IMODE(place.stat().st_mode) == 0o700
+
+
+def test_the_users_own_choice_stays(tmp_path):
+    assert kept(None, JAX_COMPILATION_CACHE_DIR=str(tmp_path)) == str(tmp_path)
+
+
+def test_without_a_place_programs_are_compiled_as_ever(tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    assert kept(str(blocked / "programs")) == "None"
+
+
+def test_the_default_is_the_users_cache(tmp_path):
+    assert kept(None, XDG_CACHE_HOME=str(tmp_path)).startswith(str(tmp_path / "lariax" / "programs-"))
+
+
+def test_it_is_idempotent():
+    assert keep_programs() == keep_programs()
