@@ -44,7 +44,7 @@ def recall(seed: int) -> Training:
     def exact() -> tuple[float, np.ndarray]:
         with torch.no_grad():
             losses, missed = parts(torch.arange(4096))
-        return float(losses.mean()), np.array([float(missed.value.mean())])
+        return float(losses.mean()), np.array([float(missed.values.mean())])
 
     return Training(model, _rows(4096, 64, seed), closure, {"missed": lt.AtMost(0.0)}, exact)
 
