@@ -5,6 +5,7 @@ import stat
 import subprocess
 import sys
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import pytest
@@ -44,9 +45,18 @@ def test_a_second_solve_compiles_nothing(programs):
 
 
 def test_options_do_not_keep_a_function_out_of_other_programs():
-    double = compiled(lambda x: 2 * x)
-    assert float(double(jnp.float32(3))) == 6
-    assert float(jax.jit(lambda x: double(x) + 1)(jnp.float32(3))) == 7
+    class Vector(eqx.Module):
+        values: jax.Array
+
+        @property
+        def dimension(self):
+            return self.values.size
+
+    def double(x):
+        return compiled()(lambda vector: 2 * vector.values)(Vector(x))
+
+    assert float(double(jnp.ones(3)).sum()) == 6
+    assert float(jax.jit(lambda x: double(x) + 1)(jnp.ones(3)).sum()) == 9
     assert jax.vmap(double)(jnp.arange(3.0)).tolist() == [0, 2, 4]
 
 

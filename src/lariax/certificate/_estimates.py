@@ -15,6 +15,7 @@ from lariax.certificate._interval import Errors, Intervals, Level, errors, inter
 from lariax.certificate._multipliers import Fit, fit_dense, fit_multipliers
 from lariax.certificate._sizes import Magnitudes, row_sizes
 from lariax.certificate._spread import BatchMeans, is_large
+from lariax.compilation import compiled
 from lariax.oracle import AbstractStructure, Vector
 from lariax.prox import Zero
 from lariax.sets import Everything
@@ -57,7 +58,7 @@ def levels_for(structure: AbstractStructure, judged: int, seen: int, confidence:
     )
 
 
-@eqx.filter_jit
+@compiled()
 def fit(point: SampledPoint, sizes: Multipliers) -> Fit:
     """Least-squares multipliers, of the residuals."""
     return fit_multipliers(point, to_cone(point.oracle, point.z), sizes)
@@ -79,7 +80,7 @@ def _estimate(point: SampledPoint, y: Multipliers, sizes: Magnitudes, at: Levels
     return estimates(point.oracle, means_of(point, y), point.z, y, at, sizes, fitted)
 
 
-_at_once = eqx.filter_jit(_estimate)
+_at_once = compiled()(_estimate)
 
 
 @eqx.filter_jit

@@ -2,12 +2,12 @@
 
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from lariax.certificate._draws import SampledPoint
+from lariax.compilation import compiled
 from lariax.oracle import AbstractStructure, Vector
 
 FEWEST_PROBES = 16  # steps of samples that are looked at, each at x and beside it: an eighth of all,
@@ -35,7 +35,7 @@ class _Sums(NamedTuple):
     change: Float[Array, " m"]
 
 
-@eqx.filter_jit
+@compiled()
 def sizes_at(point: SampledPoint, y: Float[Array, " m"], lengths: Vector) -> Magnitudes:
     """With l the lengths of the entries of x, and random signs s,
 

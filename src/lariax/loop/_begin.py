@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 from lariax.certificate import Tolerance
 from lariax.loop._budget import Budget, record_interval
 from lariax.loop._certifier import Certifier
-from lariax.loop._compiled import begin, begin_traced, block_layout, nonfinite
+from lariax.loop._compiled import begin, block_layout, nonfinite
 from lariax.loop._feed import Feeder
 from lariax.loop._history import Recorded
 from lariax.loop._state import OUTPUTS, RunState, Setup, has_tracers
@@ -50,13 +50,10 @@ def from_point(problem: Problem, x0: PyTree, asked: Asked, budget: Budget) -> Ru
     key = as_key(0 if asked.seed is None else asked.seed)
     traced = has_tracers((x, key, method, oracle))
     with explaining_memory():
-        loop, finite, evaluations = (begin_traced if traced else begin)(
-            oracle, method, x, key, fed, blocks, output == "random"
-        )
+        loop, finite, evaluations = begin(oracle, method, x, key, fed, blocks, output == "random")
     if not traced:
         _check_finite(nonfinite(oracle, finite))
-        evaluations = int(evaluations)
-    return RunState(setup, loop, evaluations, Recorded(every=1))
+    return RunState(setup, loop, evaluations if traced else int(evaluations), Recorded(every=1))
 
 
 def from_earlier(problem: Problem, x: PyTree, before: RunState | None, asked: Asked) -> RunState:

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
+from lariax.compilation import compiled
 from lariax.loop._randomness import NEVER, Randomness
 from lariax.methods import AbstractMethod, Answer, State
 from lariax.oracle import Batch, Layout, Oracle, Vector, counting
@@ -118,7 +119,8 @@ def _bytes(tree: PyTree) -> int:
 # --- the start
 
 
-def _begin(
+@compiled(once=True)
+def begin(
     oracle: Oracle, method: AbstractMethod, x: PyTree, key: Key[Array, ""], fed: PyTree, blocks: BlockLayout, pick: bool
 ) -> tuple[LoopState, dict[str, Bool[Array, ""]], Int[Array, ""]]:
     """The run before iteration 1, which of the user's functions are finite there, and the evaluations it took."""
@@ -141,16 +143,10 @@ def _begin(
     return loop, finite, jnp.int32(round(sum(tally)))
 
 
-begin_traced = eqx.filter_jit(_begin)
-_filter_jit: Any = eqx.filter_jit  # its type leaves out what it passes on to jax.jit
-begin = _filter_jit(_begin, compiler_options={"xla_backend_optimization_level": 0})
-"""It runs once, so the time goes into compiling: half of it without optimisation. Not for use within another jit."""
-
-
 # --- iterations
 
 
-@eqx.filter_jit
+@compiled()
 def advance(
     oracle: Oracle,
     method: AbstractMethod,
@@ -362,7 +358,7 @@ def conclude(oracle: Oracle, method: AbstractMethod, loop: LoopState) -> tuple[P
     return x, oracle.layout.named(multipliers)
 
 
-@eqx.filter_jit
+@compiled(once=True)
 def _conclude(oracle: Oracle, method: AbstractMethod, loop: LoopState) -> tuple[PyTree, Array]:
     if loop.picked is None:
         answer = method.answer(oracle, loop.state, loop.iteration.astype(oracle.dtype))

@@ -26,7 +26,7 @@ from lariax.checkpoint import (
 from lariax.loop._begin import DIVERGED, certifier_for, last_iteration
 from lariax.loop._budget import Budget, check_budgets
 from lariax.loop._certifier import CertifiedPoint
-from lariax.loop._compiled import LoopState, begin_traced, block_layout
+from lariax.loop._compiled import LoopState, begin, block_layout
 from lariax.loop._drive import Drive, Snapshot
 from lariax.loop._feed import Feeder
 from lariax.loop._progress import ProgressBar
@@ -289,7 +289,7 @@ def _loop(saved: Saved, setup: Setup, x: PyTree, samples: tuple[PyTree | None, .
     try:
         key = jax.random.wrap_key_data(jnp.asarray(found[".key"]), impl=saved.generator)
         pick = setup.output == "random"
-        like = eqx.filter_eval_shape(begin_traced, oracle, setup.method, x, key, fed, setup.blocks, pick)[0]
+        like = eqx.filter_eval_shape(begin, oracle, setup.method, x, key, fed, setup.blocks, pick)[0]
     except (KeyError, ValueError, TypeError) as error:
         raise CheckpointError(f"the checkpoint does not fit the problem and the method: {error}") from error
     like = like._replace(key=jax.eval_shape(jax.random.key_data, key))

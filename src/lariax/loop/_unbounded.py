@@ -1,11 +1,11 @@
 """Whether the objective falls without end: a run that has gone far is followed much further, on fresh samples."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from lariax.compilation import compiled
 from lariax.oracle import Batch, Oracle, Vector
 
 DOUBLINGS = 13
@@ -84,7 +84,7 @@ def _bends(oracle: Oracle, z: Vector, batch: Batch) -> tuple[np.ndarray, np.ndar
     return np.asarray(hessian, float), np.asarray(_jacobian(oracle, z, batch), float)
 
 
-@eqx.filter_jit
+@compiled(once=True)
 def _hessian(oracle: Oracle, z: Vector, batch: Batch) -> Float[Array, "d d"]:
     def product(direction: Vector) -> Vector:
         return jax.jvp(lambda point: oracle.objective_gradient(point, batch), (z,), (direction,))[1]
@@ -92,7 +92,7 @@ def _hessian(oracle: Oracle, z: Vector, batch: Batch) -> Float[Array, "d d"]:
     return jax.lax.map(product, jnp.eye(z.size, dtype=z.dtype))
 
 
-@eqx.filter_jit
+@compiled(once=True)
 def _jacobian(oracle: Oracle, z: Vector, batch: Batch) -> Float[Array, "m d"]:
     return oracle.jacobian(z, batch)
 
@@ -107,7 +107,7 @@ def _followed(oracle: Oracle, z: Vector, ray: np.ndarray, batch: Batch) -> tuple
     return bool(is_line and falls[0] < -HELD * slope * np.linalg.norm(z)), left[finite].any(axis=0)
 
 
-@eqx.filter_jit
+@compiled(once=True)
 def _along(
     oracle: Oracle, z: Vector, ray: Vector, batch: Batch
 ) -> tuple[Float[Array, " n"], Bool[Array, "n m"], Float[Array, ""]]:

@@ -4,13 +4,13 @@ in the way? Claims are made of what fresh samples show, at x and around it."""
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Key
 from scipy.optimize import nnls
 
+from lariax.compilation import compiled
 from lariax.loop._unbounded import falls_without_end
 from lariax.methods import Diagnosis
 from lariax.oracle import Batch, Look, Oracle, Vector
@@ -101,7 +101,7 @@ def has_kinks(oracle: Oracle, known: Diagnosis, x: Any, key: Key[Array, ""]) -> 
         return True
 
 
-@eqx.filter_jit
+@compiled(once=True)
 def _jumps(oracle: Oracle, z: Vector, batch: Batch, key: Key[Array, ""]) -> Array:
     """How many samples show a jump along a random direction."""
     normal = jax.random.normal(key, z.shape, z.dtype)
@@ -195,7 +195,7 @@ class _Fresh:
         return self.oracle.fetch(jax.tree.map(lambda ticket: ticket[0], tickets))
 
 
-@eqx.filter_jit
+@compiled(once=True)
 def _look_around(oracle: Oracle, z: Vector, first: Batch, second: Batch, key: Key[Array, ""]) -> Around:
     halves = (first, second)
 
