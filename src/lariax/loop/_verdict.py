@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jaxtyping import Array, ArrayLike, Bool, Float, Key
-from scipy.optimize import nnls
 
 from lariax.compilation import compiled
 from lariax.loop._unbounded import falls_without_end
@@ -171,7 +171,9 @@ def _least_slope(seen: Around, standing: np.ndarray) -> np.ndarray | None:
     heavy, count = 1e4 * np.max(np.abs(slopes), initial=1.0), len(slopes)
     gain = np.append(np.abs(left[standing]) / size, np.zeros(len(columns) - count))
     try:
-        y, _ = nnls(np.vstack([columns.T, heavy * gain]), np.append(np.zeros(columns.shape[1]), heavy * size))
+        y, _ = scipy.optimize.nnls(
+            np.vstack([columns.T, heavy * gain]), np.append(np.zeros(columns.shape[1]), heavy * size)
+        )
     except RuntimeError:  # it did not converge
         return None
     rest, y = y @ columns, y[:count]
