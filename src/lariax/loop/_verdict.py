@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy
-from jaxtyping import Array, ArrayLike, Bool, Float, Key
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, Key
 
 from lariax.compilation import compiled
 from lariax.loop._unbounded import falls_without_end
@@ -75,7 +75,7 @@ def judged(oracle: Oracle, known: Diagnosis, x: Any, violations: np.ndarray, key
     scales = jnp.ones_like(point) if known.scales is None else known.scales
     plain = replace(oracle, scaling=scales, has_slacks=False, copies=1)
     fresh = _Fresh(plain, key)
-    away = float(jnp.linalg.norm(point / scales))
+    away = float(np.linalg.norm(np.asarray(point) / np.asarray(scales)))
     if away > FAR and falls_without_end(fresh.oracle, point / scales, fresh.half(0), fresh.half(1), strict=away < LOST):
         return Verdict("unbounded", draws=fresh.draws)
     if not away < LOST:
@@ -192,9 +192,13 @@ class _Fresh:
 
     def half(self, number: int) -> Batch:
         self.draws += self.oracle.draws_per_iteration
-        nothing = (None,) * len(self.oracle.sources)
-        tickets = self.oracle.draw(self.key, jnp.arange(number, number + 1), nothing)
-        return self.oracle.fetch(jax.tree.map(lambda ticket: ticket[0], tickets))
+        return _samples_at(self.oracle, self.key, jnp.int32(number))
+
+
+@compiled(once=True)
+def _samples_at(oracle: Oracle, key: Key[Array, ""], place: Int[Array, ""]) -> Batch:
+    tickets = oracle.draw(key, place[None], (None,) * len(oracle.sources))
+    return oracle.fetch(jax.tree.map(lambda ticket: ticket[0], tickets))
 
 
 @compiled(once=True)
