@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
-from scipy import stats
+from scipy.special import ndtri, stdtrit
 
 from lariax.certificate._spread import BatchMeans, Vector
 
@@ -57,22 +57,22 @@ def level(confidence: float, batches: int, entries: int, together: np.ndarray, d
         none = np.asarray(0.0, dtype)
         return Level(none, none, none, none, none, none, none, np.zeros(together.shape, dtype))
     alpha = 1 - confidence
-    normal = stats.norm.isf(alpha / 2)
-    student = stats.t.isf(alpha / 2, batches - 1) * _margin(batches)
+    normal = -ndtri(alpha / 2)
+    student = -stdtrit(batches - 1, alpha / 2) * _margin(batches)
     tail = max(alpha / 2, 16 / REPLICATES)
     kink_tail = max(alpha / 2, 2 / kink_replicates(entries))
-    grubbs = stats.t.isf(FALSE_ALARM / (2 * batches), max(batches - 2, 1))
+    grubbs = -stdtrit(max(batches - 2, 1), FALSE_ALARM / (2 * batches))
     excess = (batches - 1) / np.sqrt(batches) * np.sqrt(grubbs**2 / (batches - 2 + grubbs**2))
     values = (
         tail,
-        student / stats.norm.isf(tail),
+        student / -ndtri(tail),
         kink_tail,
-        student / stats.norm.isf(kink_tail),
+        student / -ndtri(kink_tail),
         normal,
         student,
         excess,
     )
-    rows = stats.t.isf(alpha / (2 * together), batches - 1) * _margin(batches)
+    rows = -stdtrit(batches - 1, alpha / (2 * together)) * _margin(batches)
     return Level(*(np.asarray(value, dtype) for value in (*values, rows)))
 
 

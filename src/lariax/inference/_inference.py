@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.sparse.linalg
-import scipy.stats
+import scipy
 from jaxtyping import Array, Float, PyTree
+from scipy.special import chdtrc, ndtri
 
 from lariax.inference._table import as_frame, as_html, as_rich, as_text
 from lariax.oracle import Coordinates
@@ -176,7 +176,7 @@ class Inference:
                 "repeat others. Leave those out."
             )
         statistic = float(value.ravel() @ np.linalg.solve(covariance, value.ravel()))
-        return Wald(statistic, value.size, float(scipy.stats.chi2.sf(statistic, value.size)))
+        return Wald(statistic, value.size, float(chdtrc(value.size, statistic)))
 
     @property
     def covariance(self) -> Any:
@@ -272,7 +272,7 @@ def skewed(error: float, skew: float, confidence: float) -> float:
 
 def quantile(confidence: float) -> float:
     """Of the normal law: 1.96 for 0.95."""
-    return float(scipy.stats.norm.ppf((1 + confidence) / 2))
+    return float(ndtri((1 + confidence) / 2))
 
 
 def standard_errors(covariance: Float[np.ndarray, "q q"]) -> np.ndarray:

@@ -12,7 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.sparse.linalg
+import scipy
 from jaxtyping import Array, Bool, Float
 
 from lariax.inference._errors import InferenceError

@@ -13,8 +13,7 @@ which asks H to be positive definite along the null space alone: the second-orde
 from typing import NamedTuple
 
 import numpy as np
-import scipy.linalg
-import scipy.optimize
+import scipy
 from jaxtyping import Bool, Float
 
 from lariax.inference._errors import InferenceError

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float, Key
-from scipy.optimize import nnls
+import scipy
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, Key
 
 from lariax.compilation import compiled
 from lariax.loop._unbounded import falls_without_end
@@ -75,7 +75,7 @@ def judged(oracle: Oracle, known: Diagnosis, x: Any, violations: np.ndarray, key
     scales = jnp.ones_like(point) if known.scales is None else known.scales
     plain = replace(oracle, scaling=scales, has_slacks=False, copies=1)
     fresh = _Fresh(plain, key)
-    away = float(jnp.linalg.norm(point / scales))
+    away = float(np.linalg.norm(np.asarray(point) / np.asarray(scales)))
     if away > FAR and falls_without_end(fresh.oracle, point / scales, fresh.half(0), fresh.half(1), strict=away < LOST):
         return Verdict("unbounded", draws=fresh.draws)
     if not away < LOST:
@@ -171,7 +171,9 @@ def _least_slope(seen: Around, standing: np.ndarray) -> np.ndarray | None:
     heavy, count = 1e4 * np.max(np.abs(slopes), initial=1.0), len(slopes)
     gain = np.append(np.abs(left[standing]) / size, np.zeros(len(columns) - count))
     try:
-        y, _ = nnls(np.vstack([columns.T, heavy * gain]), np.append(np.zeros(columns.shape[1]), heavy * size))
+        y, _ = scipy.optimize.nnls(
+            np.vstack([columns.T, heavy * gain]), np.append(np.zeros(columns.shape[1]), heavy * size)
+        )
     except RuntimeError:  # it did not converge
         return None
     rest, y = y @ columns, y[:count]
@@ -190,9 +192,13 @@ class _Fresh:
 
     def half(self, number: int) -> Batch:
         self.draws += self.oracle.draws_per_iteration
-        nothing = (None,) * len(self.oracle.sources)
-        tickets = self.oracle.draw(self.key, jnp.arange(number, number + 1), nothing)
-        return self.oracle.fetch(jax.tree.map(lambda ticket: ticket[0], tickets))
+        return _samples_at(self.oracle, self.key, jnp.int32(number))
+
+
+@compiled(once=True)
+def _samples_at(oracle: Oracle, key: Key[Array, ""], place: Int[Array, ""]) -> Batch:
+    tickets = oracle.draw(key, place[None], (None,) * len(oracle.sources))
+    return oracle.fetch(jax.tree.map(lambda ticket: ticket[0], tickets))
 
 
 @compiled(once=True)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Float, Int, PyTree
 
 from lariax.methods._base import AbstractMethod, Answer, Diagnosis, Needs
@@ -60,7 +60,7 @@ class Optax(AbstractMethod):
     [-0.5, 1.5]
     """
 
-    optimizer: optax.GradientTransformation = eqx.field(static=True)
+    optimizer: Any = eqx.field(static=True)  # an optax.GradientTransformation
     steps: Any = None
 
     needs: ClassVar[Needs] = Needs(smallest_batch=2, start_samples=2, measuring_interval=_measuring_interval)
@@ -111,7 +111,7 @@ class Optax(AbstractMethod):
         gradient = seen.gradient(oracle.split(_joined(weights, oracle)))
         slope, x = (oracle.coordinates.unravel(vector, cast=False) for vector in (gradient, state.x))
         moves, inner = self.optimizer.update(slope, state.inner, x)
-        point = oracle.coordinates.ravel(optax.apply_updates(x, moves))
+        point = oracle.coordinates.ravel(jax.tree.map(lambda entry, move: entry + move.astype(entry.dtype), x, moves))
         if not oracle.is_free:
             point = oracle.prox(point, 1.0)
         rule = tuple(

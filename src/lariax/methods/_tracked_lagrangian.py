@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
 from lariax.formulas import least_weights, leave_one_out, storm
@@ -26,7 +27,7 @@ from lariax.tuned.constants import (
 from lariax.tuned.curvature import Measurement, first_curvature, is_kinked, probe_direction, probe_length
 from lariax.tuned.filter import gain_at, running_mean, variance_of_mean
 from lariax.tuned.rates import interval_at
-from lariax.tuned.rule import FirstLook, Rule, RuleState, Step, row_state
+from lariax.tuned.rule import FirstLook, Rule, RuleState, Step, row_state, violation
 from lariax.tuned.shape import ShapeInputs, diagonal, shape_at
 from lariax.tuned.units import HessianEstimate
 
@@ -286,14 +287,14 @@ class TrackedLagrangian(AbstractMethod):
 
     def diagnose(self, oracle: Oracle, state: TrackedState, k: Float[Array, ""]) -> Diagnosis:
         """Violated: by more than five standard errors, and a thousandth of the run's length."""
-        s = state.rule
-        left = self.rule(oracle).violation(s) ** 2
-        far = left > VIOLATED_LENGTH**2 * (1 + _square(state.x)) * diagonal(jnp, s.shape.gram)
-        violated = jnp.any(far & (left > VIOLATED_ERRORS**2 * s.constraint_filter.error))
-        return Diagnosis(violated, s.theta < LEAST_THETA, state.metric, self._remark(s, k))
+        x, s = jax.device_get((state.x, state.rule))  # for NumPy nothing has to be compiled
+        left = violation(np, oracle.layout.inequality, s.multipliers, s.constraints) ** 2
+        far = left > VIOLATED_LENGTH**2 * (1 + np.sum(x**2)) * diagonal(np, s.shape.gram)
+        violated = np.any(far & (left > VIOLATED_ERRORS**2 * s.constraint_filter.error))
+        return Diagnosis(violated, s.theta < LEAST_THETA, state.metric, self._remark(s, int(k)))
 
-    def _remark(self, s: RuleState, k: Float[Array, ""]) -> str:
-        suffers = is_kinked(jnp, s.curvature) | (k * gain_at(s.gradient_filter, k, self.gain_exponent) >= KINK_GAIN)
+    def _remark(self, s: RuleState, k: int) -> str:
+        suffers = is_kinked(np, s.curvature) | (k * gain_at(s.gradient_filter, k, self.gain_exponent) >= KINK_GAIN)
         if s.jumps < KINK_JUMPS or not suffers:
             return ""
         return (

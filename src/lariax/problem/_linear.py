@@ -8,8 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.sparse
-import scipy.sparse.linalg
+import scipy
 from jax.experimental import sparse
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, ArrayLike, PyTree
@@ -93,7 +92,7 @@ class Linear(AbstractConstraint):
         matrix = [self.fun.matrix.dtype] if isinstance(self.fun, _MatrixProduct) else []
         return [self.bound.dtype, *matrix]
 
-    def operator(self, like: PyTree | None) -> scipy.sparse.linalg.LinearOperator:
+    def operator(self, like: PyTree | None) -> "scipy.sparse.linalg.LinearOperator":
         """A in double precision, on the host."""
         if isinstance(self.fun, _MatrixProduct):
             return scipy.sparse.linalg.aslinearoperator(_to_host(self.fun.matrix))
@@ -128,7 +127,7 @@ class LinearSystem:
         self._precision = max(float(jnp.finfo(kind).eps) for c in constraints for kind in c.precisions)
 
     @cached_property
-    def _operator(self) -> scipy.sparse.linalg.LinearOperator:
+    def _operator(self) -> "scipy.sparse.linalg.LinearOperator":
         """Not before it is needed: a matrix that is being traced, with its norm given, cannot be looked at."""
         return spectrum.stack([constraint.operator(self._like) for constraint in self._constraints])
 

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy.sparse.linalg import LinearOperator, eigsh, lsmr
+import scipy  # its parts are loaded when they are used
+
+Operator = Any  # a scipy.sparse.linalg.LinearOperator
 
 SMALL = 1000
 """Up to this many rows or columns, singular values come from the matrix itself."""
@@ -16,7 +18,7 @@ ACCURACY = 1e-10
 """Of the least-squares solves within it."""
 
 
-def norm(operator: LinearOperator, precision: float) -> float:
+def norm(operator: Operator, precision: float) -> float:
     """||A||, the largest singular value."""
     if _is_small(operator):
         return float(_svd(operator, precision)[1][0])
@@ -24,7 +26,7 @@ def norm(operator: LinearOperator, precision: float) -> float:
     return float(np.sqrt(_largest_eigenvalue(outer @ outer.H, _probe(outer.shape[0]))))
 
 
-def smallest_eigenvalue(operator: LinearOperator, precision: float) -> float:
+def smallest_eigenvalue(operator: Operator, precision: float) -> float:
     """The smallest *nonzero* eigenvalue of A^T A.
 
     Beyond the small, 1 / the largest eigenvalue of the pseudo-inverse of A A^T, whose products are two least-squares
@@ -33,7 +35,7 @@ def smallest_eigenvalue(operator: LinearOperator, precision: float) -> float:
     if _is_small(operator):
         return float(_svd(operator, precision)[1][-1] ** 2)
     outer = _wide(operator)
-    pseudo_inverse = LinearOperator(
+    pseudo_inverse = scipy.sparse.linalg.LinearOperator(
         (outer.shape[0], outer.shape[0]),
         matvec=lambda v: _least_squares(outer.H, _least_squares(outer, v)),
         dtype=float,
@@ -41,7 +43,7 @@ def smallest_eigenvalue(operator: LinearOperator, precision: float) -> float:
     return 1 / _largest_eigenvalue(pseudo_inverse, outer @ _probe(outer.shape[1]))
 
 
-def least_violation(operator: LinearOperator, b: np.ndarray, precision: float) -> tuple[float, float]:
+def least_violation(operator: Operator, b: np.ndarray, precision: float) -> tuple[float, float]:
     """min over x of ||A x - b||, and the level up to which that is rounding, so that A x = b has a solution."""
     if _is_small(operator):
         u, singular, vt = _svd(operator, precision)
@@ -55,12 +57,12 @@ def least_violation(operator: LinearOperator, b: np.ndarray, precision: float) -
     return float(np.linalg.norm(product - b)), 100 * precision * scale
 
 
-def stack(operators: Sequence[LinearOperator]) -> LinearOperator:
+def stack(operators: Sequence[Operator]) -> Operator:
     """The operators on top of each other."""
     if len(operators) == 1:
         return operators[0]
     cuts = np.cumsum([operator.shape[0] for operator in operators])
-    return LinearOperator(
+    return scipy.sparse.linalg.LinearOperator(
         (int(cuts[-1]), operators[0].shape[1]),
         matvec=lambda v: np.concatenate([operator.matvec(np.ravel(v)) for operator in operators]),
         rmatvec=lambda w: sum(
@@ -70,15 +72,15 @@ def stack(operators: Sequence[LinearOperator]) -> LinearOperator:
     )
 
 
-def _is_small(operator: LinearOperator) -> bool:
+def _is_small(operator: Operator) -> bool:
     return min(operator.shape) <= SMALL
 
 
-def _wide(operator: LinearOperator) -> LinearOperator:
+def _wide(operator: Operator) -> Operator:
     return operator if operator.shape[0] <= operator.shape[1] else operator.H
 
 
-def _svd(operator: LinearOperator, precision: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _svd(operator: Operator, precision: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Singular vectors and values, without those that are zero up to rounding in the precision of the data."""
     rows, columns = operator.shape
     matrix = (operator.H @ np.eye(rows)).T if rows <= columns else operator @ np.eye(columns)
@@ -89,13 +91,15 @@ def _svd(operator: LinearOperator, precision: float) -> tuple[np.ndarray, np.nda
     return u[:, kept], singular[kept], vt[kept]
 
 
-def _least_squares(operator: LinearOperator, right: np.ndarray) -> np.ndarray:
+def _least_squares(operator: Operator, right: np.ndarray) -> np.ndarray:
     """The shortest least-squares solution."""
-    return lsmr(operator, right, atol=ACCURACY, btol=ACCURACY, conlim=1e13, maxiter=10_000)[0]
+    return scipy.sparse.linalg.lsmr(operator, right, atol=ACCURACY, btol=ACCURACY, conlim=1e13, maxiter=10_000)[0]
 
 
 def _largest_eigenvalue(operator: Any, start: np.ndarray) -> float:
-    return float(eigsh(operator, k=1, which="LM", v0=start, tol=TOLERANCE, return_eigenvectors=False)[0])
+    return float(
+        scipy.sparse.linalg.eigsh(operator, k=1, which="LM", v0=start, tol=TOLERANCE, return_eigenvectors=False)[0]
+    )
 
 
 def _probe(size: int) -> np.ndarray:

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
-from optax.projections import projection_box
 
 from lariax.prox._numerics import (
     Allowance,
@@ -63,7 +62,7 @@ class AbstractIntervals(AbstractSet):
         """The lower and the upper bounds, with the structure, shapes and precision of x."""
 
     def project(self, x: PyTree) -> PyTree:
-        return projection_box(x, *self._bounds(x))
+        return jax.tree.map(jnp.clip, x, *self._bounds(x))
 
     def contains(self, x: PyTree, tolerance: ArrayLike | None = None) -> Bool[Array, ""]:
         allow = allowance(x, tolerance)

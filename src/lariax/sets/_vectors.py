@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, ArrayLike, Float, PyTree
-from optax.projections import projection_hyperplane
 
 from lariax.prox._numerics import (
     Allowance,
@@ -180,8 +179,9 @@ class HalfSpace(AbstractVectorSet):
 
     def _project(self, array: Array) -> Array:
         unit, offset = self._unit(array)
-        near = projection_hyperplane(array, unit, offset)
-        near = projection_hyperplane(near, unit, offset)  # again, for what rounding left of a far step
+        near = array
+        for _ in range(2):  # again, for what rounding left of a far step
+            near = near - (jnp.sum(unit * near) - offset) / jnp.sum(unit * unit) * unit
         return jnp.where(jnp.sum(unit * array) <= offset, array, near)
 
     def _nearest_normal(self, array: Array, direction: Array, allow: Allowance) -> Array:
