@@ -91,7 +91,7 @@ def test_examples_with_equal_gradients(size, cheap, monkeypatch):
     assert 0.1 < x[0] < 0.7
     assert opt.observe()["backed_off"] == 0
     length = float(opt.metric[0][0]) ** 2  # of a gradient, squared, in the method's units
-    assert opt.indexed_size == length if cheap else 0.5 < opt.indexed_size / length < 10 * size
+    assert opt.indexed.size == length if cheap else 0.5 < opt.indexed.size / length < 10 * size
 
 
 @pytest.mark.parametrize("method", [lt.QuadraticPenalty, lt.TrackedLagrangian])

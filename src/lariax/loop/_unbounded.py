@@ -116,6 +116,7 @@ def _along(
     length, regularizer = jnp.linalg.norm(z), oracle.problem.regularizer
     here = oracle.residual_rows(z, batch)
     before, steep = jnp.mean(here, axis=0), _steepness(oracle, z, batch, here)
+    rounding = 100 * jnp.finfo(oracle.dtype).eps * (jnp.max(jnp.abs(here), axis=0) + steep * length)
 
     def at(step: Array) -> tuple[Array, Array]:
         point = oracle.prox(z + step * ray, 0.0)
@@ -124,7 +125,7 @@ def _along(
         grown = _violation(oracle, before + jnp.mean(change, axis=0)) - _violation(oracle, before)
         allowed = jnp.maximum(HELD * steep * step, jnp.minimum(SURE * error, DOUBT * steep * step))
         objective = oracle.objective(point, batch) + regularizer.value(oracle.x_of(point))
-        return objective, grown > allowed
+        return objective, grown > allowed + rounding
 
     slope = jnp.linalg.norm(oracle.objective_gradient(z, batch))
     return *jax.lax.map(at, length * (2.0 ** jnp.arange(DOUBLINGS + 1) - 1)), slope

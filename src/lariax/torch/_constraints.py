@@ -377,7 +377,9 @@ class Constraints:
         return rows.reshape(1, -1).expand(count, rows.numel())
 
     def _lay_out(self) -> None:
-        bounds = {name: torch.as_tensor(kind.bound).double().cpu().numpy() for name, kind in self.named.items()}
+        bounds = {
+            name: torch.as_tensor(kind.bound, dtype=torch.float64).cpu().numpy() for name, kind in self.named.items()
+        }
         for name, bound in bounds.items():
             if bound.ndim and bound.shape != self.shapes[name]:
                 raise ValueError(
