@@ -7,13 +7,13 @@ from pathlib import Path
 
 import jax
 
-from lariax.compilation import keep_programs
+from lariax.compilation import MOST_BYTES, SHORTEST, keep_programs
 
 folder = keep_programs()
 if folder is not None:  # for the processes that tests start, too
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder))
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
-    os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(2**30))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", str(SHORTEST))
+    os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(MOST_BYTES))
 
 jax.config.update("jax_enable_x64", True)
 

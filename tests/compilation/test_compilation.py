@@ -39,7 +39,7 @@ def test_a_second_solve_compiles_nothing(programs):
     method = lx.QuadraticPenalty(step_size=0.01, penalty=1.0, pairs=True)
     lx.solve(problem, jnp.zeros(3), method, iterations=10, batch_size=2)
     first = len(programs)
-    assert first > 0
+    assert 0 < first <= 20  # most of them scraps of a few operations
     lx.solve(problem, jnp.ones(3), method, iterations=30, batch_size=2, seed=4)
     assert len(programs) == first
 
