@@ -10,8 +10,11 @@ from jaxtyping import Array, Float, Int, Key
 
 from lariax.oracle import Batch, Oracle, Vector, for_each, occasionally
 from lariax.problem import probes, units
-from lariax.tuned.constants import PROBES
+from lariax.tuned.constants import JUMP_PART, JUMP_RATIO, PROBES
 from lariax.tuned.units import LAST_TURN, HessianEstimate, diagonal_of, next_scales
+
+ROUNDING = 1e3
+"""Differences of gradients below so many eps of them are rounding."""
 
 # --- the units of x
 
@@ -93,6 +96,24 @@ def hessian_at(
         noise=_by_unit(jnp.maximum(squares[0] - mean[0] ** 2, 0), labels),
         largest=largest,
     )
+
+
+def jumps_at(
+    oracle: Oracle, z: Vector, step: Vector, batches: Batch, weights: Float[Array, " m"]
+) -> Float[Array, ""]:
+    """How many samples have a gradient that jumps along the step, and is not just curved."""
+    one, samples = oracle.singles(batches)
+
+    def jumps(sample: Batch) -> Array:
+        here, near, far = (
+            one.gradient_of(one.look_at_parts(z + share * step, sample, 1), weights).mean
+            for share in (1.0, 1 - 1 / JUMP_PART, 0.0)  # not from z on: it may be at a kink
+        )
+        rounding = ROUNDING * jnp.finfo(z.dtype).eps * (jnp.linalg.norm(here) + jnp.linalg.norm(far))
+        smooth = JUMP_RATIO * JUMP_PART * jnp.linalg.norm(near - here)
+        return jnp.linalg.norm(far - here) > smooth + rounding
+
+    return jnp.sum(for_each(jumps, samples)).astype(z.dtype)
 
 
 def slopes_at(oracle: Oracle, z: Vector, batches: Batch, weights: Float[Array, " m"]) -> Vector:

@@ -13,10 +13,13 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from lariax.formulas import least_weights, leave_one_out, storm
 from lariax.methods._base import AbstractMethod, Answer, Diagnosis, Needs, check_known, check_positive
-from lariax.methods._survey import SampledJacobian, hessian_at, objective_gradients, scales_at, slopes_at, units_of
+from lariax.methods._survey import SampledJacobian, hessian_at, jumps_at, objective_gradients, scales_at, slopes_at, units_of
 from lariax.oracle import Batch, Look, Oracle, Parts, Vector, for_each
 from lariax.tuned.constants import (
     KINK_GAIN,
+    FIRST_JUMP,
+    JUMP_STEPS,
+    JUMPY_SAMPLES,
     KINK_JUMPS,
     LEAST_THETA,
     REFRESH_SAMPLES,
@@ -24,7 +27,7 @@ from lariax.tuned.constants import (
     VIOLATED_ERRORS,
     VIOLATED_LENGTH,
 )
-from lariax.tuned.curvature import Measurement, first_curvature, is_kinked, probe_direction, probe_length
+from lariax.tuned.curvature import Measurement, first_curvature, is_kinked, noisy_slope, probe_direction, probe_length
 from lariax.tuned.filter import gain_at, running_mean, variance_of_mean
 from lariax.tuned.rates import interval_at
 from lariax.tuned.rule import FirstLook, Rule, RuleState, Step, row_state, violation
@@ -36,6 +39,7 @@ class TrackedState(NamedTuple):
     x: Vector
     gradient: Vector  # g, an estimate of grad f + J^T w at x
     metric: Vector | None  # x = metric * (the coordinates in which the method moves); None: 1
+    average: Vector  # of the iterates since kinks were seen: the answer, where there are any
     rule: RuleState  # all else
 
 
@@ -169,7 +173,12 @@ class TrackedLagrangian(AbstractMethod):
         step = Step(_square(stale), eta**2 * aim, aim / (s.gradient_filter.error + rule.tiny))
         turned = rule.turn(s, k, gains, rows, step, seen)
         learned = rule.learn(state.rule, turned, _square(stale - state.gradient), _square(fresh - stale))
-        new = TrackedState(x, gradient, state.metric, learned)
+        average = state.average
+        if measuring:
+            learned, share = rule.averaged(learned, k)
+            average = running_mean(average, x, share)
+            learned = rule.with_spread(learned, _square(x - average))
+        new = TrackedState(x, gradient, state.metric, average, learned)
         back = state._replace(rule=rule.back_off(state.rule))
         good = jnp.sqrt(_square(fresh)) <= turned.limit
         return jax.tree.map(lambda a, b: a if a is b else jnp.where(good, a, b), new, back)
@@ -220,6 +229,9 @@ class TrackedLagrangian(AbstractMethod):
         gradient_noise = share * jnp.sum(variance_of_mean(jnp, gradients))
         value_noise = share * variance_of_mean(jnp, values)
         max_gradient = _square(jnp.mean(gradients, axis=0))
+        jumps = jnp.zeros_like(curvature)
+        if rule.averages:
+            jumps, curvature = self._first_jumps(oracle, point, batches, gradients, (curvature, gradient_noise))
         inputs = ShapeInputs.at_start(
             oracle.inequality, curvature, max_gradient, gradient_noise, value_noise, oracle.batch_size
         )
@@ -231,10 +243,25 @@ class TrackedLagrangian(AbstractMethod):
             multipliers=oracle.rows_named(self.multipliers or {}),
             shape=self._shape(oracle, point, batches, inputs, None, jax.random.key(0)),
             diagonal=found and found[1].diagonal,
+            jumps=jumps,
         )
         weights = rule.first_weights(first)
         gradient = oracle.gradient_of(look, weights)
-        return TrackedState(point, gradient.mean, metric, rule.start(first, weights, gradient.noise))
+        return TrackedState(point, gradient.mean, metric, point, rule.start(first, weights, gradient.noise))
+
+    @staticmethod
+    def _first_jumps(
+        oracle: Oracle, point: Vector, batches: Batch, gradients: Float[Array, "n d"], known: tuple[Array, Array]
+    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """How many samples show a jump, with constraints pressing as hard as the objective does; and the curvature."""
+        curvature, noise = known
+        slope, size = jnp.mean(gradients, axis=0), 1 + jnp.linalg.norm(point)
+        steep, tiny = jnp.linalg.norm(slope), float(jnp.finfo(oracle.dtype).tiny)
+        rows = jnp.linalg.norm(oracle.jacobian(point, batches.first), axis=1)
+        weights = jnp.where(rows > 0, steep / jnp.where(rows > 0, rows, 1), 0)
+        step = -FIRST_JUMP * size * probe_direction(jnp, slope, steep, tiny)
+        jumps = jumps_at(oracle, point, step, batches, weights)
+        return jumps, jnp.where(jumps >= JUMPY_SAMPLES, jnp.maximum(curvature, noisy_slope(jnp, noise) / size), curvature)
 
     @staticmethod
     def _first_curvature(
@@ -265,7 +292,11 @@ class TrackedLagrangian(AbstractMethod):
         slope = jnp.mean(for_each(lambda batch: oracle.objective_gradient(state.x, batch), batches), axis=0)
         s = rule.with_gradient(s, _square(slope), _square(state.x))
         shape = self._shape(oracle, state.x, batches, rule.shape_inputs(s, oracle.batch_size), s.shape, key)
-        return state._replace(rule=rule.refreshed(s, shape, _square(slope)))
+        s = rule.refreshed(s, shape, _square(slope))
+        if rule.averages:
+            ahead = state.average - state.x - rule.lengths(rule.in_force(s)).eta * state.gradient
+            s = rule.with_kinks(s, jumps_at(oracle, state.x, JUMP_STEPS * ahead, batches, s.weights))
+        return state._replace(rule=s)
 
     def _rescaled(self, oracle: Oracle, rule: Rule, state: TrackedState, batches: Batch) -> TrackedState:
         """In units that fit the curvature as it is now; with `adaptive_metric`, in Adam's."""
@@ -277,13 +308,23 @@ class TrackedLagrangian(AbstractMethod):
         else:
             seen = hessian_at(scaled, state.x, batches, s.weights, labels)
         s, change = rule.rescaled(s, state.metric, seen)
-        return TrackedState(state.x / change, state.gradient * change, state.metric * change, s)
+        return TrackedState(
+            state.x / change, state.gradient * change, state.metric * change, state.average / change, s
+        )
 
     # --- what it knows
 
     def answer(self, oracle: Oracle, state: TrackedState, k: Float[Array, ""]) -> Answer:
-        point = state.x if state.metric is None else state.metric * state.x
-        return Answer(point, state.rule.constraints, state.rule.weights)
+        s, averaging = state.rule, state.rule.averaging
+        z, values, weights = (
+            jnp.where(averaging.count > 0, mean, last)
+            for mean, last in (
+                (state.average, state.x),
+                (averaging.constraints, s.constraints),
+                (averaging.weights, s.weights),
+            )
+        )
+        return Answer(z if state.metric is None else state.metric * z, values, weights)
 
     def diagnose(self, oracle: Oracle, state: TrackedState, k: Float[Array, ""]) -> Diagnosis:
         """Violated: by more than five standard errors, and a thousandth of the run's length."""
@@ -318,6 +359,9 @@ class TrackedLagrangian(AbstractMethod):
             "constraint_error": jnp.sqrt(jnp.sum(s.constraint_filter.error)),
             "backed_off": s.backed_off,
             "jumps": s.jumps,
+            "kinks": s.averaging.kinks,
+            "spread": s.averaging.spread,
+            **{f"a{i}_{j}": a[j] for i, a in enumerate((state.x if state.metric is None else state.x*state.metric, state.average if state.metric is None else state.average*state.metric)) for j in range(a.shape[0])},
         }
 
 

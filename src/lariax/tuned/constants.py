@@ -191,6 +191,27 @@ DIAGONAL_LOOKS = 8
 DIAGONAL_FALL = 30.0
 """By which it may fall at once: far from the solution the curvature may have been of another order."""
 
+# --- kinks
+
+JUMPY_SAMPLES, MOST_JUMPY = 3.0, 16.0
+"""Of the samples of the last refreshes, so many whose gradients jump are no accident: iterates are averaged. More than
+MOST_JUMPY count for no more, and are forgotten after eight refreshes."""
+
+FIRST_JUMP = 0.1
+"""Of the length of x, over which the start looks for jumps."""
+
+JUMP_STEPS, JUMP_PART, JUMP_RATIO = 4.0, 8.0, 4.0
+"""A gradient jumps if over so many steps it changes by JUMP_PART * JUMP_RATIO times more than over a JUMP_PART of that:
+a smooth one would change by JUMP_PART times more."""
+
+MIXED, MIXING_RATE = 0.1, 2.0
+"""Steps are so long that x is called back 2 / MIXED times within a run: few enough to cross little of what is not
+linear, enough to forget where it came from. theta follows like k^MIXING_RATE at most."""
+
+AVERAGE_POWER, ARRIVING_POWER = 1.0, 4.0
+"""Iterate j has the weight j^AVERAGE_POWER in an average, about that of the last three quarters of a run: a variance of
+4/3 for independent ones. On the way to a solution the power is higher by up to ARRIVING_POWER."""
+
 # --- what is told
 
 VIOLATED_ERRORS, VIOLATED_LENGTH = 5.0, 1e-3

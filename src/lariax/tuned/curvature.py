@@ -18,6 +18,7 @@ from lariax.tuned.constants import (
     SECANT_RATE,
     SECANT_SHARE,
     SETTLING,
+    WINDOW,
 )
 from lariax.tuned.filter import Filter, running_mean
 
@@ -73,8 +74,13 @@ def first_curvature(xp: Any, seen: Any, steep: Any, size: Any) -> Any:
     return xp.maximum(seen, LEAST_CURVATURE * steep / size)
 
 
-def measured(xp: Any, curvature: Curvature, seen: Measurement, rate: Any, eps: float, tiny: float) -> Curvature:
-    """With one more measurement taken in; a jump is none of curvature where jumps are known."""
+def measured(
+    xp: Any, curvature: Curvature, seen: Measurement, rate: Any, eps: float, tiny: float, is_jumpy: Any = False
+) -> Curvature:
+    """With one more measurement taken in; a jump is none of curvature where jumps are known.
+
+    Where all changes are jumps, their squares over those of the steps have no limit, and means are of the roots.
+    """
     length = seen.length + tiny
     real = length > (max(REAL_STEP, REAL_ROUNDING * eps) * (1 + xp.sqrt(seen.size))) ** 2
     is_jump = is_kinked(xp, curvature) & (seen.fixed > (OUTLIER * curvature.largest) ** 2 * length)
@@ -82,10 +88,14 @@ def measured(xp: Any, curvature: Curvature, seen: Measurement, rate: Any, eps: f
     def with_new(old: Any, new: Any, least: float, counts: Any) -> Any:
         return xp.where(counts, running_mean(old, new / length, xp.maximum(rate, least)), old)
 
+    def with_square(old: Any, new: Any, least: float, counts: Any) -> Any:
+        roots = running_mean(xp.sqrt(old), xp.sqrt(new / length), xp.maximum(rate, least)) ** 2
+        return xp.where(is_jumpy, xp.where(real, roots, old), with_new(old, new, least, counts))
+
     return curvature._replace(
-        square=with_new(curvature.square, seen.fixed, CURVATURE_RATE, real & ~is_jump),
+        square=with_square(curvature.square, seen.fixed, CURVATURE_RATE, real & ~is_jump),
         secant=with_new(curvature.secant, seen.along, SECANT_RATE, real),
-        secant_square=with_new(curvature.secant_square, seen.follow, SECANT_RATE, real),
+        secant_square=with_square(curvature.secant_square, seen.follow, SECANT_RATE, real),
         noise=with_new(curvature.noise, seen.drift, 0.0, real),
     )
 
@@ -129,11 +139,18 @@ def within_eigenvalue(xp: Any, curvature: Curvature, eigenvalue: Any, tiny: Any)
     return curvature._replace(largest=xp.maximum(largest, EIGENVALUE_SHARE * eigenvalue))
 
 
-def with_gradient(xp: Any, curvature: Curvature, gradient: Any, size: Any) -> Curvature:
+def with_gradient(xp: Any, curvature: Curvature, gradient: Any, size: Any, noise: Any = 0.0) -> Curvature:
     """With L enough for ||grad f||^2 = `gradient` and x.x = `size`: a step along grad f is at most ten times as long as
-    x, though linear functions have no curvature."""
-    least = LINEAR_CURVATURE * xp.sqrt(gradient) / (1 + xp.minimum(xp.sqrt(size), FARTHEST))
+    x, though linear functions have no curvature. Steps along a gradient with this `noise` are shorter."""
+    steep = xp.maximum(LINEAR_CURVATURE * xp.sqrt(gradient), noisy_slope(xp, noise))
+    least = steep / (1 + xp.minimum(xp.sqrt(size), FARTHEST))
     return curvature._replace(largest=xp.maximum(curvature.largest, least))
+
+
+def noisy_slope(xp: Any, noise: Any) -> Any:
+    """L (1 + ||x||) for which WINDOW steps at random, along gradients that have this variance, go as far as x is
+    long."""
+    return xp.sqrt(WINDOW * noise)
 
 
 def secant_bound(xp: Any, curvature: Curvature, tiny: Any) -> Any:

@@ -1,0 +1,74 @@
+"""Iterates are averaged where gradients of single samples jump: there no estimate of the gradient can be averaged.
+
+docs/theory/self-tuned.md, "Kinks", derives it.
+"""
+
+from typing import Any, NamedTuple
+
+from lariax.tuned.constants import (
+    ARRIVING_POWER,
+    AVERAGE_POWER,
+    FORGET_FAST,
+    GRADIENT_MEMORY,
+    JUMPY_SAMPLES,
+    MIXED,
+    MIXING_RATE,
+    MOST_JUMPY,
+    SETTLING,
+)
+
+
+class Averaging(NamedTuple):
+    """What is known of kinks, and of the average of the iterates since they were seen."""
+
+    kinks: Any  # samples whose gradients jumped, of late
+    count: Any  # iterations that the average is about; 0: iterates are not averaged
+    travel: Any  # over the last fifth of the run, the sum of ||dx||^2
+    spread: Any  # ||x - average||^2 in units of it
+    constraints: Any  # averages like that of x: of u,
+    weights: Any  # and of w
+
+    @classmethod
+    def none(cls, zero: Any, rows: Any) -> "Averaging":
+        return cls(zero, zero, zero, zero + 1, 0 * rows, 0 * rows)
+
+    def scaled(self, factor: Any) -> "Averaging":
+        """In coordinates in which squares of steps are `factor` times as large."""
+        return self._replace(travel=self.travel * factor)
+
+
+def is_kinked(averaging: Averaging) -> Any:
+    """Whether iterates are averaged, not gradients."""
+    return averaging.kinks >= JUMPY_SAMPLES
+
+
+def with_look(xp: Any, averaging: Averaging, jumps: Any) -> Averaging:
+    """After a look at some samples, so many of whose gradients jump."""
+    return averaging._replace(kinks=xp.minimum(GRADIENT_MEMORY * averaging.kinks + jumps, MOST_JUMPY))
+
+
+def with_travel(averaging: Averaging, k: Any, length: Any) -> Averaging:
+    """One step dx.dx = `length` further."""
+    return averaging._replace(travel=(1 - FORGET_FAST / (k + SETTLING)) * averaging.travel + length)
+
+
+def next_share(xp: Any, averaging: Averaging, interval: Any) -> tuple[Any, Any]:
+    """What the present iterate has in the average, `interval` iterations after the last one; and what the average is
+    about then.
+
+    Weights grow like a power of the number of the iterate: a higher one as long as x is still on its way.
+    """
+    before = xp.where(is_kinked(averaging), averaging.count, 0)
+    count = xp.where(is_kinked(averaging), before + interval, 0)
+    power = AVERAGE_POWER + ARRIVING_POWER * xp.minimum(averaging.spread, 1)
+    return 1 - (before / xp.maximum(count, 1)) ** (1 + power), count
+
+
+def mixing_theta(xp: Any, averaging: Averaging, theta: Any, k: Any) -> Any:
+    """theta, longer while x goes one way or at random, shorter when it keeps coming back.
+
+    Steps of random directions end ||x - average||^2 / (sum of ||dx||^2) of about 1 away, steps that are called back to
+    a solution 2 / (eta h k), if h is the curvature. So eta ends where eta h k = 2 / MIXED.
+    """
+    change = MIXING_RATE / (k + SETTLING + MIXING_RATE)
+    return theta * xp.where(averaging.spread > MIXED, 1 + change, 1 - change)
