@@ -98,9 +98,7 @@ def hessian_at(
     )
 
 
-def jumps_at(
-    oracle: Oracle, z: Vector, step: Vector, batches: Batch, weights: Float[Array, " m"]
-) -> Float[Array, ""]:
+def jumps_at(oracle: Oracle, z: Vector, step: Vector, batches: Batch, weights: Float[Array, " m"]) -> Float[Array, ""]:
     """How many samples have a gradient that jumps along the step, and is not just curved."""
     one, samples = oracle.singles(batches)
 

@@ -13,13 +13,22 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from lariax.formulas import least_weights, leave_one_out, storm
 from lariax.methods._base import AbstractMethod, Answer, Diagnosis, Needs, check_known, check_positive
-from lariax.methods._survey import SampledJacobian, hessian_at, jumps_at, objective_gradients, scales_at, slopes_at, units_of
+from lariax.methods._survey import (
+    SampledJacobian,
+    hessian_at,
+    jumps_at,
+    objective_gradients,
+    scales_at,
+    slopes_at,
+    units_of,
+)
 from lariax.oracle import Batch, Look, Oracle, Parts, Vector, for_each
+from lariax.tuned.averaging import averaged, with_look, with_spread
 from lariax.tuned.constants import (
-    KINK_GAIN,
     FIRST_JUMP,
     JUMP_STEPS,
     JUMPY_SAMPLES,
+    KINK_GAIN,
     KINK_JUMPS,
     LEAST_THETA,
     REFRESH_SAMPLES,
@@ -39,7 +48,7 @@ class TrackedState(NamedTuple):
     x: Vector
     gradient: Vector  # g, an estimate of grad f + J^T w at x
     metric: Vector | None  # x = metric * (the coordinates in which the method moves); None: 1
-    average: Vector  # of the iterates since kinks were seen: the answer, where there are any
+    average: Vector | None  # of the iterates since kinks were seen: the answer, where there are any; None: never
     rule: RuleState  # all else
 
 
@@ -62,8 +71,11 @@ class TrackedLagrangian(AbstractMethod):
     L + rho and the secants of recent steps permit, and shrinks (theta) when its own noise would show.
 
     Inequalities have their slacks eliminated. Sets and regularisers enter through the proximal step. All of this goes
-    beyond the paper whose methods are the special cases of fixed momenta; there is no convergence proof. Functions of a
-    single sample should be smooth: kinks are survived, but rounded ones (softplus for max) are solved far better.
+    beyond the paper whose methods are the special cases of fixed momenta; there is no convergence proof.
+
+    Where gradients of single samples jump (max, abs, a hinge, a quantile), differences of them tell nothing: from when
+    that is seen, g is the gradient of the batch, steps are as long as it takes to forget the start, and the answer is
+    the average of the iterates. With one of the first four options iterates are not averaged.
 
     Arguments:
         step_size: a fixed eta, instead of the controller's.
@@ -92,6 +104,7 @@ class TrackedLagrangian(AbstractMethod):
     one_backward: bool = eqx.field(static=True, default=False)
     adaptive_metric: bool = eqx.field(static=True, default=False)
     multipliers: Mapping[str, Any] | None = None
+    may_jump: bool = eqx.field(static=True, default=False, kw_only=True, repr=False)  # `prepare` looks
 
     needs: ClassVar[Needs] = Needs(
         smallest_batch=2,
@@ -112,7 +125,7 @@ class TrackedLagrangian(AbstractMethod):
                 "allow: it ties entries together. Use a Box, NonNegative, L1 or nothing, or leave the metric out."
             )
         check_known(self.multipliers, [block.name for block in oracle.blocks])
-        return self
+        return replace(self, may_jump=oracle.may_jump)
 
     # --- an iteration
 
@@ -139,6 +152,7 @@ class TrackedLagrangian(AbstractMethod):
             penalty=self.penalty,
             gain_exponent=self.gain_exponent,
             one_backward=self.one_backward,
+            averages=self.may_jump and not self.one_backward and self.step_size is None and self.gain_exponent is None,
         )
 
     def _step(
@@ -174,10 +188,12 @@ class TrackedLagrangian(AbstractMethod):
         turned = rule.turn(s, k, gains, rows, step, seen)
         learned = rule.learn(state.rule, turned, _square(stale - state.gradient), _square(fresh - stale))
         average = state.average
-        if measuring:
-            learned, share = rule.averaged(learned, k)
+        if average is not None:
+            averaging, share = averaged(jnp, learned.averaging, learned.constraints, learned.weights)
             average = running_mean(average, x, share)
-            learned = rule.with_spread(learned, _square(x - average))
+            if measuring:
+                averaging = with_spread(averaging, _square(x - average), rule.tiny)
+            learned = learned._replace(averaging=averaging)
         new = TrackedState(x, gradient, state.metric, average, learned)
         back = state._replace(rule=rule.back_off(state.rule))
         good = jnp.sqrt(_square(fresh)) <= turned.limit
@@ -229,9 +245,12 @@ class TrackedLagrangian(AbstractMethod):
         gradient_noise = share * jnp.sum(variance_of_mean(jnp, gradients))
         value_noise = share * variance_of_mean(jnp, values)
         max_gradient = _square(jnp.mean(gradients, axis=0))
-        jumps = jnp.zeros_like(curvature)
+        jumps, size = jnp.zeros_like(curvature), 1 + jnp.linalg.norm(point)
         if rule.averages:
-            jumps, curvature = self._first_jumps(oracle, point, batches, gradients, (curvature, gradient_noise))
+            is_linear = found is not None and found[1].largest == 0
+            jumps = self._first_jumps(oracle, point, batches, jnp.mean(gradients, axis=0), is_linear)
+            least = jnp.where(jumps >= JUMPY_SAMPLES, noisy_slope(jnp, gradient_noise) / size, 0)
+            curvature = jnp.maximum(curvature, least)
         inputs = ShapeInputs.at_start(
             oracle.inequality, curvature, max_gradient, gradient_noise, value_noise, oracle.batch_size
         )
@@ -247,21 +266,20 @@ class TrackedLagrangian(AbstractMethod):
         )
         weights = rule.first_weights(first)
         gradient = oracle.gradient_of(look, weights)
-        return TrackedState(point, gradient.mean, metric, point, rule.start(first, weights, gradient.noise))
+        average = point if rule.averages else None
+        return TrackedState(point, gradient.mean, metric, average, rule.start(first, weights, gradient.noise))
 
     @staticmethod
     def _first_jumps(
-        oracle: Oracle, point: Vector, batches: Batch, gradients: Float[Array, "n d"], known: tuple[Array, Array]
-    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """How many samples show a jump, with constraints pressing as hard as the objective does; and the curvature."""
-        curvature, noise = known
-        slope, size = jnp.mean(gradients, axis=0), 1 + jnp.linalg.norm(point)
-        steep, tiny = jnp.linalg.norm(slope), float(jnp.finfo(oracle.dtype).tiny)
+        oracle: Oracle, point: Vector, batches: Batch, slope: Vector, is_linear: Float[Array, ""] | bool
+    ) -> Float[Array, ""]:
+        """How many samples show a jump on the way down, with constraints pressing as hard as the objective does."""
+        steep, size = jnp.linalg.norm(slope), 1 + jnp.linalg.norm(point)
         rows = jnp.linalg.norm(oracle.jacobian(point, batches.first), axis=1)
         weights = jnp.where(rows > 0, steep / jnp.where(rows > 0, rows, 1), 0)
-        step = -FIRST_JUMP * size * probe_direction(jnp, slope, steep, tiny)
-        jumps = jumps_at(oracle, point, step, batches, weights)
-        return jumps, jnp.where(jumps >= JUMPY_SAMPLES, jnp.maximum(curvature, noisy_slope(jnp, noise) / size), curvature)
+        direction = probe_direction(jnp, slope, steep, float(jnp.finfo(oracle.dtype).tiny))
+        length = jnp.where(is_linear, 1.0, FIRST_JUMP) * size
+        return jumps_at(oracle, point, -length * direction, batches, weights)
 
     @staticmethod
     def _first_curvature(
@@ -293,9 +311,10 @@ class TrackedLagrangian(AbstractMethod):
         s = rule.with_gradient(s, _square(slope), _square(state.x))
         shape = self._shape(oracle, state.x, batches, rule.shape_inputs(s, oracle.batch_size), s.shape, key)
         s = rule.refreshed(s, shape, _square(slope))
-        if rule.averages:
+        if state.average is not None:
             ahead = state.average - state.x - rule.lengths(rule.in_force(s)).eta * state.gradient
-            s = rule.with_kinks(s, jumps_at(oracle, state.x, JUMP_STEPS * ahead, batches, s.weights))
+            jumps = jumps_at(oracle, state.x, JUMP_STEPS * ahead, batches, s.weights)
+            s = s._replace(averaging=with_look(jnp, s.averaging, jumps))
         return state._replace(rule=s)
 
     def _rescaled(self, oracle: Oracle, rule: Rule, state: TrackedState, batches: Batch) -> TrackedState:
@@ -308,23 +327,18 @@ class TrackedLagrangian(AbstractMethod):
         else:
             seen = hessian_at(scaled, state.x, batches, s.weights, labels)
         s, change = rule.rescaled(s, state.metric, seen)
-        return TrackedState(
-            state.x / change, state.gradient * change, state.metric * change, state.average / change, s
-        )
+        average = None if state.average is None else state.average / change
+        return TrackedState(state.x / change, state.gradient * change, state.metric * change, average, s)
 
     # --- what it knows
 
     def answer(self, oracle: Oracle, state: TrackedState, k: Float[Array, ""]) -> Answer:
         s, averaging = state.rule, state.rule.averaging
-        z, values, weights = (
-            jnp.where(averaging.count > 0, mean, last)
-            for mean, last in (
-                (state.average, state.x),
-                (averaging.constraints, s.constraints),
-                (averaging.weights, s.weights),
-            )
-        )
-        return Answer(z if state.metric is None else state.metric * z, values, weights)
+        now = Answer(state.x, s.constraints, s.weights)
+        if state.average is not None:
+            means = Answer(state.average, averaging.constraints, averaging.weights)
+            now = jax.tree.map(lambda mean, last: jnp.where(averaging.count > 0, mean, last), means, now)
+        return now if state.metric is None else now._replace(point=state.metric * now.point)
 
     def diagnose(self, oracle: Oracle, state: TrackedState, k: Float[Array, ""]) -> Diagnosis:
         """Violated: by more than five standard errors, and a thousandth of the run's length."""
@@ -335,6 +349,8 @@ class TrackedLagrangian(AbstractMethod):
         return Diagnosis(violated, s.theta < LEAST_THETA, state.metric, self._remark(s, int(k)))
 
     def _remark(self, s: RuleState, k: int) -> str:
+        if s.averaging and s.averaging.count > 0:
+            return ""  # iterates are averaged
         suffers = is_kinked(np, s.curvature) | (k * gain_at(s.gradient_filter, k, self.gain_exponent) >= KINK_GAIN)
         if s.jumps < KINK_JUMPS or not suffers:
             return ""
@@ -359,9 +375,7 @@ class TrackedLagrangian(AbstractMethod):
             "constraint_error": jnp.sqrt(jnp.sum(s.constraint_filter.error)),
             "backed_off": s.backed_off,
             "jumps": s.jumps,
-            "kinks": s.averaging.kinks,
-            "spread": s.averaging.spread,
-            **{f"a{i}_{j}": a[j] for i, a in enumerate((state.x if state.metric is None else state.x*state.metric, state.average if state.metric is None else state.average*state.metric)) for j in range(a.shape[0])},
+            "averaged": s.averaging.count if s.averaging else jnp.zeros_like(s.theta),  # iterates, at kinks
         }
 
 

@@ -12,6 +12,7 @@ from lariax.oracle._coordinates import Coordinates
 from lariax.oracle._families import Functions
 from lariax.oracle._layout import Layout
 from lariax.oracle._oracle import Oracle
+from lariax.oracle._traced import Traced, traced
 from lariax.problem import (
     AbstractConstraint,
     AbstractSource,
@@ -82,7 +83,8 @@ def bind(
     has_slacks: bool,
 ) -> Oracle:
     """The oracle of a problem for points like x; `samples` holds the shape of one sample of each source."""
-    objective = _shape("the objective", problem.objective, x, samples[0], problem.samples is not None)
+    found = _traced("the objective", problem.objective, x, samples[0], problem.samples is not None)
+    objective = found.output
     joint: dict[str, Any] = {}
     if problem.is_joint:
         objective, joint = _joint_output(problem, objective)
@@ -91,7 +93,7 @@ def bind(
             f"the objective must return one number of floating point a sample, found {describe_shape(objective)}. It "
             "is called with a single sample; average or sum inside the function if it looks at several things."
         )
-    layout = _layout(problem, x, samples, joint)
+    layout, may_jump = _layout(problem, x, samples, joint)
     coordinates = Coordinates.of(x)
     bounds = {name: constraint.bound for name, constraint in problem.constraints.items()}
     xp = jnp if any(isinstance(bound, jax.core.Tracer) for bound in bounds.values()) else np  # which is faster
@@ -104,14 +106,18 @@ def bind(
         batch_size=batch_size,
         copies=copies,
         has_slacks=has_slacks,
+        may_jump=found.may_jump or may_jump,
     )
 
 
-def _layout(problem: Problem, x: PyTree, samples: tuple[PyTree | None, ...], joint: dict[str, Any]) -> Layout:
-    """Where each constraint stands, and which source its samples come from; complains if a function does not fit."""
+def _layout(
+    problem: Problem, x: PyTree, samples: tuple[PyTree | None, ...], joint: dict[str, Any]
+) -> tuple[Layout, bool]:
+    """Where each constraint stands, and which source its samples come from; whether a gradient may jump. Complains if a
+    function does not fit."""
     shapes: dict[str, tuple[int, ...]] = {}
     sources: dict[str, int | None] = {}
-    own_sources = 0
+    own_sources, may_jump = 0, False
     for name, constraint in problem.constraints.items():
         sources[name] = 0
         if isinstance(constraint.samples, AbstractSource):
@@ -120,8 +126,10 @@ def _layout(problem: Problem, x: PyTree, samples: tuple[PyTree | None, ...], joi
         elif constraint.samples is None:
             sources[name] = None
         source = sources[name]
-        shapes[name] = _constraint_shape(name, constraint, x, None if source is None else samples[source], joint)
-    return Layout.of(problem.constraints, shapes, sources)
+        sample = None if source is None else samples[source]
+        shapes[name], jumps = _constraint_shape(name, constraint, x, sample, joint)
+        may_jump = may_jump or jumps
+    return Layout.of(problem.constraints, shapes, sources), may_jump
 
 
 def _functions(
@@ -133,10 +141,10 @@ def _functions(
     return Functions.of(functions, [block.size for block in blocks], x, *(() if source is None else (samples[source],)))
 
 
-def _shape(what: str, fun: Callable[..., Any], x: PyTree, sample: PyTree, random: bool) -> PyTree:
-    """The shape of what the user's function returns; its own error, if it raises one, with the circumstances."""
+def _traced(what: str, fun: Callable[..., Any], x: PyTree, sample: PyTree, random: bool) -> Traced:
+    """What the user's function returns and does; its own error, if it raises one, with the circumstances."""
     try:
-        return jax.eval_shape(fun, x, sample) if random else jax.eval_shape(fun, x)
+        return traced(fun, *((x, sample) if random else (x,)))
     except Exception as error:
         call = f"(x, sample) with sample {describe_shape(sample)}" if random else "(x), as samples=None"
         error.add_note(f"Lariax called {what} as {call} and x {describe_shape(x)}.")
@@ -164,11 +172,11 @@ def _joint_output(problem: Problem, output: Any) -> tuple[Any, dict[str, Any]]:
 
 def _constraint_shape(
     name: str, constraint: AbstractConstraint, x: PyTree, sample: PyTree, joint: dict[str, Any]
-) -> tuple[int, ...]:
+) -> tuple[tuple[int, ...], bool]:
     if constraint.fun is None:
-        value = joint[name]
+        value, may_jump = joint[name], False
     else:
-        value = _shape(f"constraint {name!r}", constraint.fun, x, sample, constraint.samples is not None)
+        value, may_jump = _traced(f"constraint {name!r}", constraint.fun, x, sample, constraint.samples is not None)
     shape = getattr(value, "shape", None)
     if shape is None or len(shape) > 1 or 0 in shape or not jnp.issubdtype(value.dtype, jnp.floating):
         raise ValueError(
@@ -187,4 +195,4 @@ def _constraint_shape(
     bad = first_nonfinite(constraint.bound)
     if bad is not None:
         raise ValueError(f"the bound of constraint {name!r} holds {bad[2]}; leave out constraints without a bound.")
-    return tuple(shape)
+    return tuple(shape), may_jump

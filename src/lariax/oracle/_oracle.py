@@ -38,6 +38,7 @@ class Oracle(AbstractStructure, AbstractSampling):
     batch_size: int = eqx.field(static=True)
     copies: int = eqx.field(static=True)
     has_slacks: bool = eqx.field(static=True)
+    may_jump: bool = eqx.field(static=True, default=False)  # gradients of single samples, as at a kink
     scaling: Vector | None = None  # x = scaling * z: the method moves in coordinates of its own (without slacks)
 
     # --- the shape of things

@@ -16,6 +16,7 @@ from lariax.tuned.constants import (
     MOST_JUMPY,
     SETTLING,
 )
+from lariax.tuned.filter import running_mean
 
 
 class Averaging(NamedTuple):
@@ -29,8 +30,10 @@ class Averaging(NamedTuple):
     weights: Any  # and of w
 
     @classmethod
-    def none(cls, zero: Any, rows: Any) -> "Averaging":
-        return cls(zero, zero, zero, zero + 1, 0 * rows, 0 * rows)
+    def first(cls, xp: Any, jumps: Any, rows: Any) -> "Averaging":
+        """At the start, which has seen so many jumps; `rows` is like u and w."""
+        zero = 0 * jumps
+        return with_look(xp, cls(zero, zero, zero, zero + 1, 0 * rows, 0 * rows), jumps)
 
     def scaled(self, factor: Any) -> "Averaging":
         """In coordinates in which squares of steps are `factor` times as large."""
@@ -52,16 +55,26 @@ def with_travel(averaging: Averaging, k: Any, length: Any) -> Averaging:
     return averaging._replace(travel=(1 - FORGET_FAST / (k + SETTLING)) * averaging.travel + length)
 
 
-def next_share(xp: Any, averaging: Averaging, interval: Any) -> tuple[Any, Any]:
-    """What the present iterate has in the average, `interval` iterations after the last one; and what the average is
-    about then.
+def averaged(xp: Any, averaging: Averaging, constraints: Any, weights: Any) -> tuple[Averaging, Any]:
+    """With the present u and w taken in; and the share that x has in its own average.
 
     Weights grow like a power of the number of the iterate: a higher one as long as x is still on its way.
     """
-    before = xp.where(is_kinked(averaging), averaging.count, 0)
-    count = xp.where(is_kinked(averaging), before + interval, 0)
+    kinked = is_kinked(averaging)
+    before = xp.where(kinked, averaging.count, 0)
+    count = xp.where(kinked, before + 1, 0)
     power = AVERAGE_POWER + ARRIVING_POWER * xp.minimum(averaging.spread, 1)
-    return 1 - (before / xp.maximum(count, 1)) ** (1 + power), count
+    share = 1 - (before / xp.maximum(count, 1)) ** (1 + power)
+    return averaging._replace(
+        count=count,
+        constraints=running_mean(averaging.constraints, constraints, share),
+        weights=running_mean(averaging.weights, weights, share),
+    ), share
+
+
+def with_spread(averaging: Averaging, square: Any, tiny: float) -> Averaging:
+    """With ||x - average||^2 = `square`."""
+    return averaging._replace(spread=square / (averaging.travel + tiny))
 
 
 def mixing_theta(xp: Any, averaging: Averaging, theta: Any, k: Any) -> Any:

@@ -198,7 +198,8 @@ JUMPY_SAMPLES, MOST_JUMPY = 3.0, 16.0
 MOST_JUMPY count for no more, and are forgotten after eight refreshes."""
 
 FIRST_JUMP = 0.1
-"""Of the length of x, over which the start looks for jumps."""
+"""Of the length of x, over which the start looks for jumps; over all of it where the objective has no curvature at all,
+and is linear, or made of linear pieces."""
 
 JUMP_STEPS, JUMP_PART, JUMP_RATIO = 4.0, 8.0, 4.0
 """A gradient jumps if over so many steps it changes by JUMP_PART * JUMP_RATIO times more than over a JUMP_PART of that:
@@ -208,9 +209,9 @@ MIXED, MIXING_RATE = 0.1, 2.0
 """Steps are so long that x is called back 2 / MIXED times within a run: few enough to cross little of what is not
 linear, enough to forget where it came from. theta follows like k^MIXING_RATE at most."""
 
-AVERAGE_POWER, ARRIVING_POWER = 1.0, 4.0
-"""Iterate j has the weight j^AVERAGE_POWER in an average, about that of the last three quarters of a run: a variance of
-4/3 for independent ones. On the way to a solution the power is higher by up to ARRIVING_POWER."""
+AVERAGE_POWER, ARRIVING_POWER = 0.5, 4.0
+"""Iterate j has the weight j^AVERAGE_POWER in an average, which costs 1/8 of the variance where iterates are
+independent. On the way to a solution the power is higher by up to ARRIVING_POWER."""
 
 # --- what is told
 

@@ -75,7 +75,7 @@ def first_curvature(xp: Any, seen: Any, steep: Any, size: Any) -> Any:
 
 
 def measured(
-    xp: Any, curvature: Curvature, seen: Measurement, rate: Any, eps: float, tiny: float, is_jumpy: Any = False
+    xp: Any, curvature: Curvature, seen: Measurement, rate: Any, eps: float, tiny: float, rough: Any = None
 ) -> Curvature:
     """With one more measurement taken in; a jump is none of curvature where jumps are known.
 
@@ -89,8 +89,10 @@ def measured(
         return xp.where(counts, running_mean(old, new / length, xp.maximum(rate, least)), old)
 
     def with_square(old: Any, new: Any, least: float, counts: Any) -> Any:
+        if rough is None:
+            return with_new(old, new, least, counts)
         roots = running_mean(xp.sqrt(old), xp.sqrt(new / length), xp.maximum(rate, least)) ** 2
-        return xp.where(is_jumpy, xp.where(real, roots, old), with_new(old, new, least, counts))
+        return xp.where(rough, xp.where(real, roots, old), with_new(old, new, least, counts))
 
     return curvature._replace(
         square=with_square(curvature.square, seen.fixed, CURVATURE_RATE, real & ~is_jump),

@@ -51,7 +51,7 @@ from lariax.tuned.curvature import (
     within_eigenvalue,
 )
 from lariax.tuned.filter import Filter, clipped_innovation, gain_at, running_mean, updated, variance_of_mean
-from lariax.tuned.rates import curvature_rate_at, interval_at, noise_rate_at, rate_at
+from lariax.tuned.rates import curvature_rate_at, noise_rate_at, rate_at
 from lariax.tuned.shape import (
     PenaltyShape,
     ShapeInputs,
@@ -80,7 +80,7 @@ class RuleState(NamedTuple):
     diagonal: Any  # of the Hessian in the units of the method, averaged over some looks; None: not looked at
     backed_off: Any  # how many steps were refused
     jumps: Any  # how many gradients jumped, and brought the estimate more error than it had
-    averaging: Averaging  # of iterates, at kinks
+    averaging: Any = ()  # an `Averaging`, where iterates are averaged at kinks
 
 
 class Lengths(NamedTuple):
@@ -168,11 +168,7 @@ class Rule:
     gain_exponent: Any = None
     one_backward: bool = False
     is_stiffened: bool = False  # by constraints that are not rows of the residuals
-
-    @property
-    def averages(self) -> bool:
-        """Whether iterates are averaged at kinks: with settings of the user's, the method is as they say."""
-        return not self.one_backward and self.step_size is None and self.gain_exponent is None
+    averages: bool = False  # iterates, at kinks
 
     # --- an iteration
 
@@ -257,9 +253,8 @@ class Rule:
         curvature, noise = s.curvature, s.gradient_filter.noise
         if seen is not None:
             noise = running_mean(noise, seen.noise, noise_rate_at(xp, k))
-            curvature = measured(
-                xp, curvature, seen, curvature_rate_at(xp, k), self.eps, self.tiny, iterates.is_kinked(s.averaging)
-            )
+            rough = iterates.is_kinked(s.averaging) if self.averages else None
+            curvature = measured(xp, curvature, seen, curvature_rate_at(xp, k), self.eps, self.tiny, rough)
         drift, curvature = curvature.noise * step.length, forgotten(xp, curvature, k, self.tiny)
         if not self.one_backward:
             curvature = with_step(xp, curvature, k, step.length)
@@ -270,8 +265,9 @@ class Rule:
             gradient_filter=s.gradient_filter._replace(noise=noise, drift=drift),
             constraint_filter=self._constraint_filter(s, gains.constraints, rate, rows),
             curvature=curvature,
-            averaging=iterates.with_travel(s.averaging, k, step.length),
         )
+        if self.averages:
+            new = new._replace(averaging=iterates.with_travel(s.averaging, k, step.length))
         if self.has_inequalities:
             new = new._replace(coupled=xp.where(has_lost_coupling(xp, s.shape, rows.multipliers), 0, s.coupled))
         swing = jacobian_norm(xp, s.shape, rows.weights - s.weights) + step.swing
@@ -346,26 +342,6 @@ class Rule:
         )
         return new._replace(gradient_filter=filter, curvature=curvature, jumps=jumps, shape=old.shape)
 
-    def averaged(self, s: RuleState, k: Any) -> tuple[RuleState, Any]:
-        """With the averages of constraint values and weights one measuring step further; and the share that x has in
-        its own average."""
-        old = s.averaging
-        share, count = iterates.next_share(self.xp, old, interval_at(self.xp, k))
-        means = (
-            running_mean(mean, new, share)
-            for mean, new in ((old.constraints, s.constraints), (old.weights, s.weights))
-        )
-        return s._replace(averaging=Averaging(old.kinks, count, old.travel, old.spread, *means)), share
-
-    def with_spread(self, s: RuleState, square: Any) -> RuleState:
-        """With ||x - average||^2 = `square`."""
-        averaging = s.averaging
-        return s._replace(averaging=averaging._replace(spread=square / (averaging.travel + self.tiny)))
-
-    def with_kinks(self, s: RuleState, jumps: Any) -> RuleState:
-        """After a refresh has looked at the gradients of some samples, so many of which jumped."""
-        return s._replace(averaging=iterates.with_look(self.xp, s.averaging, jumps)) if self.averages else s
-
     def back_off(self, old: RuleState) -> RuleState:
         """After a step that is not taken: the next one is shorter."""
         theta = self.xp.maximum(old.theta / BACK_OFF, REFUSED_THETA)
@@ -380,9 +356,7 @@ class Rule:
 
     def start(self, first: FirstLook, each_weights: Any, gradient_noise: Any) -> RuleState:
         xp, zero = self.xp, 0 * first.curvature
-        averaging = Averaging.none(zero, first.multipliers)
-        if self.averages:
-            averaging = iterates.with_look(xp, averaging, first.jumps)
+        averaging = Averaging.first(xp, first.jumps, first.multipliers) if self.averages else ()
         return RuleState(
             constraints=xp.mean(first.rows, axis=0),
             multipliers=first.multipliers,
@@ -418,7 +392,9 @@ class Rule:
 
     def with_gradient(self, s: RuleState, gradient: Any, size: Any) -> RuleState:
         """With L enough for ||grad f||^2 and x.x as they are now."""
-        noise = self.xp.where(iterates.is_kinked(s.averaging), s.gradient_filter.noise, 0)
+        noise = 0 * size
+        if self.averages:
+            noise = self.xp.where(iterates.is_kinked(s.averaging), s.gradient_filter.noise, 0)
         return s._replace(curvature=with_gradient(self.xp, s.curvature, gradient, size, noise))
 
     def refreshed(self, s: RuleState, shape: PenaltyShape, gradient: Any) -> RuleState:
@@ -441,7 +417,7 @@ class Rule:
             curvature=within_eigenvalue(xp, s.curvature.scaled(steeper), steeper * seen.largest, self.tiny),
             max_gradient=s.max_gradient * noisier,
             shape=s.shape._replace(jacobian=s.shape.jacobian * change),
-            averaging=s.averaging.scaled(1 / noisier),
+            averaging=s.averaging.scaled(1 / noisier) if self.averages else (),
         ), change
 
 
