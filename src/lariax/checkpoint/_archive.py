@@ -44,7 +44,15 @@ class Classes:
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be written, read or used. Nothing was changed on disk."""
+    """A checkpoint that cannot be written, read or used. Nothing was changed on disk.
+
+    >>> import lariax as lx
+    >>> try:
+    ...     lx.resume("no-such-folder")
+    ... except lx.CheckpointError as error:
+    ...     print("refused")
+    refused
+    """
 
 
 class DamagedError(CheckpointError):

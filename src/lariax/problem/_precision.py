@@ -12,7 +12,12 @@ X64 = 'jax.config.update("jax_enable_x64", True)'
 
 
 class LariaxWarning(UserWarning):
-    """Something was changed on the way in, and the run goes on."""
+    """Something was changed on the way in, and the run goes on.
+
+    >>> import warnings, lariax as lx
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", lx.LariaxWarning)  # be strict: whatever Lariax would change is an error
+    """
 
 
 def warn(message: str) -> None:

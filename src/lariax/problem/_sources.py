@@ -25,7 +25,13 @@ from lariax.problem._shuffle import MOST_ROWS, shuffled
 
 
 class AbstractSource(eqx.Module):
-    """Something that can be sampled."""
+    """Something that can be sampled.
+
+    >>> import jax.numpy as jnp, lariax as lx
+    >>> source = lx.Dataset(jnp.arange(6.0).reshape(3, 2))  # a source of your own: docs/own-method.md
+    >>> isinstance(source, lx.AbstractSource), source.rows_per_sample
+    (True, 1)
+    """
 
     from_host: eqx.AbstractClassVar[bool]
 

@@ -19,7 +19,15 @@ _NUMBERS = ("outside", "confidence", "tolerance")
 
 
 class RunFolderError(Exception):
-    """A run folder that cannot be read or written, in words for the person who asked."""
+    """A run folder that cannot be read or written, in words for the person who asked.
+
+    >>> from lariax import runs
+    >>> try:
+    ...     runs.load("no-such-folder")
+    ... except runs.RunFolderError as error:
+    ...     print("refused")
+    refused
+    """
 
 
 # --- out
