@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lariax.problem import LariaxWarning
-from lariax.torch._swings import LOOKS, TURNS, Watch, turns
+from lariax.torch._swings import LOOKS, TURNS, SwingWatch, turns
 
 STEPS = np.arange(LOOKS)
 SWINGING = {
@@ -22,7 +22,7 @@ SETTLED = {
 
 
 def watch(values):
-    watch = Watch()
+    watch = SwingWatch()
     for value in values:
         watch.look({"rate": np.array([1.0, value])})
 

@@ -19,7 +19,7 @@ WIDE = 0.5
 """if from one turn to the next it is more than this part of the largest."""
 
 
-class Watch:
+class SwingWatch:
     """Keeps the last multipliers, and says once if one of them swings."""
 
     def __init__(self) -> None:
