@@ -129,6 +129,7 @@ class TrackedLagrangian(AbstractConstrained):
             self._finish(closure, seen, is_refresh, buffers)
         else:
             self._launch(seen, buffers)
+        self.watch.look(k, seen.old, self.constraints.layout)
         return loss
 
     def _evaluate(self, closure: Closure, cut: Cut, k: int, measuring: bool) -> Evaluation:
@@ -365,7 +366,6 @@ class TrackedLagrangian(AbstractConstrained):
                 self.indexed.size = size
             else:
                 self.metric = before
-        self.watch.look({b.name: b.sign * s.multipliers[b.rows] for b in self.constraints.blocks})
 
     def _survey(self, closure: Closure, seed: int) -> Survey:
         scales = None
