@@ -246,6 +246,7 @@ def test_out_of_memory_is_explained():
         lx.solve(lx.Problem(huge, samples=normal(2)), jnp.ones(2), lx.QuadraticPenalty(), iterations=3)
 
 
+@pytest.mark.long
 def test_killed_runs_come_to_the_same_bits():
     """The short version of `make kill`: processes killed at random moments, resumed by others."""
     command = [sys.executable, "-m", "benchmarks.kill", "--runs", "4", "--case", "penalty on a stream"]
