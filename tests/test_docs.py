@@ -28,15 +28,9 @@ def test_docstrings(name):
     assert failures.failed == 0
 
 
-def marked(page):
-    """The guides and the gallery tell newcomers what other pages tell in full: they are run at length."""
-    return (
-        pytest.param(page, marks=pytest.mark.long) if page.parent.name == "guides" or page.stem == "gallery" else page
-    )
-
-
+@pytest.mark.long_but("README.md", "certificate.md")
 @pytest.mark.parametrize(
-    "page", [marked(page) for page in PAGES if "```python" in page.read_text()], ids=lambda page: page.stem
+    "page", [page for page in PAGES if "```python" in page.read_text()], ids=lambda page: page.name
 )
 def test_pages(page):
     """Python blocks of a page run one after the other, in a process of their own with JAX as it comes; a text block
@@ -53,3 +47,8 @@ def test_pages(page):
     assert run.returncode == 0, run.stderr
     for printed, said in zip(run.stdout.split(MARK), expected, strict=False):
         assert said is None or said == printed.strip(), f"{page.name} says\n{said}\nbut the code prints\n{printed}"
+
+
+@pytest.mark.parametrize("name", [name for name in lariax.__all__ if callable(getattr(lariax, name))])
+def test_public_names_explain_themselves(name):
+    assert (getattr(lariax, name).__doc__ or "").strip()

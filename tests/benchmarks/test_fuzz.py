@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from benchmarks.fuzz.draw import TOGETHER, case_of
+from benchmarks.fuzz.draw import TOGETHER, Draw, case_of, linear, shape_of
 from benchmarks.fuzz.judge import judged, kkt, solved_exactly
 from benchmarks.fuzz.problems import look
 from benchmarks.fuzz.run import ended, told
@@ -49,6 +49,25 @@ def test_known_solutions_are_those_of_slsqp(cases):
             found += 1
             np.testing.assert_allclose(other, case.solution, atol=1e-4)
     assert found > len(cases) / 2
+
+
+def test_linear_programs_end_in_a_corner():
+    """Where the rows that bind, and the sides of the set, span the space: a solution that noisy costs do not move."""
+    shape = linear(shape_of(np.random.default_rng([3, 0])))
+    for number in range(4):
+        case = Draw(shape, np.random.default_rng(number), "convex").case()
+        here = look(case, case.solution)
+        assert np.linalg.matrix_rank(here.jacobian[here.residuals > -1e-9]) == shape.d
+        found = solved_exactly(case, case.start)
+        np.testing.assert_allclose(found, case.solution, atol=1e-6)
+
+
+def test_linear_programs_without_end_fall_along_their_direction():
+    shape = linear(shape_of(np.random.default_rng([3, 0])))._replace(within="everything")
+    draw = Draw(shape, np.random.default_rng(0), "unbounded")
+    case, far = draw.case(), draw.v + 1e6 * draw.direction
+    assert look(case, far).value < look(case, draw.v).value - 1e5
+    assert np.all(look(case, far).residuals <= 1e-6)
 
 
 def test_judge_knows_right_from_wrong(cases):
