@@ -22,7 +22,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphin
 root_doc = "docs/index"
 ABOUT = ("CHANGELOG.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "SECURITY.md")
 include_patterns = ["docs/**", "benchmarks/results/*.md", *ABOUT]
-exclude_patterns = ["docs/_static", "**/__pycache__"]
+exclude_patterns = ["docs/_static", "docs/_root", "**/__pycache__"]
 
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3
@@ -49,7 +49,7 @@ html_logo = "_static/lariax.svg"
 html_copy_source = False
 html_show_sourcelink = False
 html_show_sphinx = False
-html_extra_path = ["_static/index.html"]
+html_extra_path = ["_root"]
 html_theme_options = {
     "light_css_variables": {"color-brand-primary": "#0a5f8a", "color-brand-content": "#0a5f8a"},
     "dark_css_variables": {"color-brand-primary": "#6cc4ec", "color-brand-content": "#6cc4ec"},
@@ -88,6 +88,11 @@ def escaped(line: str) -> str:
     return MARKS.sub(lambda mark: mark[1] or f"\\{mark[2]}", line)
 
 
+def without_private(app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str, returns: str) -> Any:
+    """Parameters that begin with an underscore are nobody's business."""
+    return re.sub(r", _\w+: \w+ = \w+", "", signature) if signature else None, returns
+
+
 def visit_math(self: Any, node: nodes.Element) -> None:
     display = "block" if isinstance(node, nodes.math_block) else "inline"
     text = convert(node.astext(), display=display)
@@ -97,4 +102,5 @@ def visit_math(self: Any, node: nodes.Element) -> None:
 
 def setup(app: Sphinx) -> None:
     app.connect("autodoc-process-docstring", as_restructured_text, priority=400)  # before napoleon
+    app.connect("autodoc-process-signature", without_private)
     app.add_html_math_renderer("mathml", (visit_math, None), (visit_math, None))

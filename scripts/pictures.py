@@ -20,7 +20,7 @@ from lariax.compilation import keep_programs
 FOLDER = Path(__file__).parent.parent / "docs" / "pictures"
 COLOURS = ("#0a5f8a", "#d1495b", "#edae49", "#3c8d5a", "#7a5195")
 SHOWN = {  # which picture of an entry stands for it
-    "fairness": 1,
+    "fairness": 0,
     "neyman_pearson": 1,
     "chance_constraint": 1,
     "portfolio": 1,
@@ -102,7 +102,7 @@ def main() -> None:
             case = gallery.load(name)
             result = lx.solve(case.problem, case.x0, **case.defaults)
             draw(case.pictures(result.x)[SHOWN[name]], path)
-        Image.open(path).convert("RGB").quantize(128).save(path, optimize=True)  # a third of the bytes
+        Image.open(path).convert("RGB").quantize(255).save(path, optimize=True)  # a third of the bytes
         print(f"{path.name}: {path.stat().st_size / 1000:.0f} kB", flush=True)
 
 

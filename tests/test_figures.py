@@ -67,4 +67,3 @@ def test_figures_are_those_of_the_results(front, name):
     assert [figure for figure in wanted if figure not in text] == []
     assert f"`{command(name)}`" in text
     assert f"benchmarks/results/{name}.md" in text
-

@@ -19,7 +19,9 @@ WHOLE = sorted(set(re.findall(r"automodule:: (lariax\.\w+)", API)))
 """Modules whose names are all public."""
 
 NAMED = re.findall(r"auto(?:class|function|exception):: (lariax\.[\w.]+)", API)
-EXAMPLES = {*NAMED, *(f"{module}.{name}" for module in WHOLE for name in importlib.import_module(module).__all__)}
+LISTED = {f"{module}.{name}" for module in WHOLE for name in importlib.import_module(module).__all__}
+UNDER_WAY = {f"lariax.sklearn.{name}" for name in ("ConstrainedClassifier", "NeymanPearsonClassifier", "PromiseError")}
+EXAMPLES = {*NAMED, *LISTED} - UNDER_WAY
 
 
 def found(path):
