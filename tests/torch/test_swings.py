@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 
-from lariax.problem import LariaxWarning
+from lariax import LariaxWarning
 from lariax.torch._swings import LOOKS, TURNS, Watch, turns
 
 STEPS = np.arange(LOOKS)

@@ -3,11 +3,9 @@
 They are looked at now and then, further and further apart, with the refreshes.
 """
 
-import warnings
-
 import numpy as np
 
-from lariax.problem import LariaxWarning
+from lariax.utils import warn
 
 LOOKS = 12
 """So many looks are kept: their calls span a factor of about ten,"""
@@ -34,12 +32,10 @@ class Watch:
             for values in np.stack([each[name] for each in self.seen], axis=1):
                 if turns(values) >= TURNS and not self.has_warned:
                     self.has_warned = True
-                    warnings.warn(
+                    warn(
                         f"the multiplier of {name!r} swings between {values.min():.2g} and {values.max():.2g} and does "
                         "not settle, as where the values of a Proxy do not follow its surrogate. Train with Adam and "
-                        "lt.Multipliers, which is made for that, or take a surrogate that is nearer to the values.",
-                        LariaxWarning,
-                        stacklevel=6,
+                        "lt.Multipliers, which is made for that, or take a surrogate that is nearer to the values."
                     )
 
 
