@@ -30,6 +30,7 @@ def test_docstrings(name):
     assert failures.failed == 0
 
 
+@pytest.mark.long_but("README.md", "certificate.md")
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if "```python" in page.read_text()], ids=lambda page: page.name
 )
