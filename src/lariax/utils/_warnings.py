@@ -3,7 +3,7 @@
 import sys
 import warnings
 
-NOT_THE_CALLER = {"lariax", "equinox", "jax", "torch", "sklearn", "contextlib", "functools", "threading"}
+NOT_THE_CALLER = {"lariax", "equinox", "jax", "numpy", "torch", "sklearn", "contextlib", "functools", "threading"}
 """Packages whose frames stand between the person's line and ours."""
 
 
