@@ -6,9 +6,9 @@ model.fit(X, y, sensitive_features=people[["sex"]])
 print(model.status_, model.certificate_)
 """
 
-from lariax.oracle import LariaxWarning
 from lariax.sklearn._classifier import ConstrainedClassifier, NeymanPearsonClassifier, PromiseError
 from lariax.sklearn._constraints import at_least, at_most, each, gap, ratio
+from lariax.utils import LariaxWarning
 
 __all__ = [
     "ConstrainedClassifier",
