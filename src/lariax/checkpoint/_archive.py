@@ -22,6 +22,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from lariax.utils import HelpfulError
+
 MAGIC = b"lariax checkpoint\n"
 VERSION = 3
 PREFIX = struct.Struct("<IQ")
@@ -43,7 +45,7 @@ class Classes:
         self.tags = {cls: tag for tag, cls in self.by_tag.items()}
 
 
-class CheckpointError(ValueError):
+class CheckpointError(HelpfulError, ValueError):
     """A checkpoint that cannot be written, read or used. Nothing was changed on disk.
 
     >>> import lariax as lx
@@ -53,6 +55,8 @@ class CheckpointError(ValueError):
     ...     print("refused")
     refused
     """
+
+    topic = "resume"
 
 
 class DamagedError(CheckpointError):

@@ -1,7 +1,9 @@
 """Where there is no error bar."""
 
+from lariax.utils import HelpfulError
 
-class InferenceError(ValueError):
+
+class InferenceError(HelpfulError, ValueError):
     """The point is not one around which intervals would mean anything; the message says why, and what to do.
 
     >>> import jax, jax.numpy as jnp, lariax as lx
@@ -13,3 +15,5 @@ class InferenceError(ValueError):
     ...     print("no curvature, no error bars")
     no curvature, no error bars
     """
+
+    topic = "inference"

@@ -18,6 +18,7 @@ from lariax.loop._randomness import Randomness
 from lariax.loop._state import RunState
 from lariax.loop._table import Rows, as_html, as_rich, as_text
 from lariax.problem import Problem, Stream
+from lariax.utils import page
 
 STATUSES = {
     "stationary": "The point is certified to be feasible and stationary within the tolerance.",
@@ -153,7 +154,8 @@ class Result(eqx.Module):
 
     @property
     def message(self) -> str:
-        return " ".join(part for part in (STATUSES[self.status], *self.remarks, self.choice) if part)
+        help_ = f"Help: {page('ends')}." if self.status in FAILURES else ""
+        return " ".join(part for part in (STATUSES[self.status], *self.remarks, self.choice, help_) if part)
 
     @property
     def success(self) -> bool:
