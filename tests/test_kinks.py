@@ -88,6 +88,9 @@ def test_steps_grow_at_random_and_shrink_where_they_are_called_back(curvature, l
         (lambda x: jax.lax.scan(lambda c, v: (c + jnp.abs(v), None), 0.0, x)[0], True),
         (lambda x: jnp.where(x[0] > 0, x[1], x[2]), True),
         (lambda x: jnp.sort(x)[0], True),
+        (lambda x: x[0] * jnp.asarray(x[1] > 0, float), True),
+        (lambda x: jax.lax.scan(lambda c, v: (jnp.maximum(c, v), None), x[0], jnp.ones(2))[0], True),
+        (lambda x: x[0] * jnp.maximum(jnp.ones(2), 3.0)[0] * jnp.asarray(jnp.arange(2) > 0, float)[0], False),
     ],
 )
 def test_whether_a_gradient_may_jump_shows_without_a_run(function, expected):

@@ -18,6 +18,7 @@ LAYERS = [
     {"prox"},
     {"sets"},
     {"problem"},
+    {"risk"},
     {"oracle"},
     {"certificate"},
     {"inference"},

@@ -3,7 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from lariax import prox, sets
+from lariax import prox, risk, sets
 from lariax.certificate import Certificate, certify
 from lariax.inference import Inference, InferenceError, RandomScaling, inference
 from lariax.loop import (
@@ -97,6 +97,7 @@ __all__ = [
     "prox",
     "rates",
     "resume",
+    "risk",
     "rivals",
     "sets",
     "solve",

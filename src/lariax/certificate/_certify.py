@@ -20,10 +20,14 @@ from lariax.certificate._sizes import Magnitudes, sizes_at
 from lariax.certificate._tolerance import RelativeTolerance, Tolerance
 from lariax.oracle import as_arrays
 from lariax.problem import Problem, as_key
+from lariax.risk import lift_of
 from lariax.utils import check_among, check_confidence
 
 ON = ("samples", "heldout")
 _PASSES = 1  # a stream of random numbers
+
+RISK_DRAWS = 2**14
+"""From which the auxiliary numbers of a risk are made."""
 
 
 def certify(
@@ -73,18 +77,22 @@ def certify(
     True
     """
     _check(problem, draws, confidence, on)
+    lift = lift_of(problem)
+    if lift is not None:  # with auxiliary numbers from other samples, at which a risk is no less than it is
+        point = lift.point(x, RISK_DRAWS)
+        return certify(lift.problem, point, multipliers, draws, confidence, seed, on, tolerance)
     fits = multipliers is None and bool(problem.constraints)
-    point = _Request(problem, x, draws, confidence, seed, tolerance)
+    asked = _Request(problem, x, draws, confidence, seed, tolerance)
     own = {} if multipliers is None else multipliers
     if on == "heldout":
         if not fits:
-            return point.on("heldout").of_given(own)
-        samples = point.on("samples", fits)
+            return asked.on("heldout").of_given(own)
+        samples = asked.on("samples", fits)
         fit = samples.fit(whole=True)
-        certificate = point.on("heldout").of_fit(fit._replace(seen=None))
+        certificate = asked.on("heldout").of_fit(fit._replace(seen=None))
         return dataclasses.replace(certificate, draws=certificate.draws + samples.samples.draws(samples.samples.plan))
-    samples = point.on("samples", fits)
-    return point.beside(samples.of_fit(samples.fitted) if fits else samples.of_given(own), own, samples)
+    samples = asked.on("samples", fits)
+    return asked.beside(samples.of_fit(samples.fitted) if fits else samples.of_given(own), own, samples)
 
 
 def certify_run(

@@ -18,6 +18,7 @@ from lariax.loop._randomness import Randomness
 from lariax.loop._state import RunState
 from lariax.loop._table import Rows, as_html, as_rich, as_text
 from lariax.problem import Problem, Stream
+from lariax.risk import Lift
 from lariax.utils import page
 
 STATUSES = {
@@ -60,6 +61,8 @@ class Result(eqx.Module):
             a function on a sample, seconds all the time from the call to the answer, compiling included (and of the
             runs that this one continues).
         history: a table, see `History`.
+        risk: by name, of an objective or constraint that is a risk (`lx.risk`), what was found beside x: the value at
+            risk of a CVaR, say. The objective's name is "objective".
         error: what a `Stream` raised, if that is what ended the run; the answer so far is returned all the same.
         certificate: what is known of x, see `Certificate`. With tolerance= or output="best" it is the one made during
             the run; otherwise it is made when first asked for, and kept: from all rows of a data set that has no more
@@ -88,6 +91,17 @@ class Result(eqx.Module):
     certified: Certificate | None = eqx.field(static=True, default=None)
     remarks: tuple[str, ...] = eqx.field(static=True, default=())
     error: Exception | None = eqx.field(static=True, default=None)
+    risk: dict[str, dict[str, Array]] = eqx.field(default_factory=dict)
+    lifted: PyTree[Array] | None = None  # x with the numbers that its risks need
+
+    def with_risks(self, lift: Lift) -> "Result":
+        """In the words of a problem with risks."""
+        return dataclasses.replace(self, x=self.x["x"], risk=lift.told(self.x), lifted=self.x)
+
+    @property
+    def point(self) -> PyTree[Array]:
+        """All that was sought: x, and with risks the numbers beside it."""
+        return self.x if self.lifted is None else self.lifted
 
     @cached_property
     def certificate(self) -> Certificate:
@@ -96,10 +110,10 @@ class Result(eqx.Module):
         problem, key = self.continuation.oracle.problem, Randomness.CERTIFICATE.of(self.continuation.loop.key)
         draws = draws_for_run(problem, int(self.draws))
         if self.certified is None:
-            return certify_run(self._unseen(problem, draws), self.x, self.multipliers, draws, seed=key).certificate
+            return certify_run(self._unseen(problem, draws), self.point, self.multipliers, draws, seed=key).certificate
         if not problem.has_heldout:
             return self.certified
-        beside = certify(problem, self.x, self.certified.multipliers, draws, seed=key, on="heldout")
+        beside = certify(problem, self.point, self.certified.multipliers, draws, seed=key, on="heldout")
         return dataclasses.replace(self.certified, heldout=beside)
 
     def inference(
@@ -119,7 +133,7 @@ class Result(eqx.Module):
             raise InferenceError(f"there are no error bars for a run that ended as {self.status!r}: {self.message}")
         problem, key = self.continuation.oracle.problem, Randomness.CERTIFICATE.of(self.continuation.loop.key)
         unseen = self._unseen(problem, DRAWS if draws is None else draws)
-        return infer_run(unseen, self.x, self.multipliers, int(self.draws), draws, confidence, key, method)
+        return infer_run(unseen, self.point, self.multipliers, int(self.draws), draws, confidence, key, method)
 
     def _unseen(self, problem: Problem, draws: int) -> Problem:
         """The problem on samples that the run has not seen. The rows of a stream stay there, for the run to go on."""

@@ -36,6 +36,7 @@ from lariax.loop._state import OUTPUTS, RunState, Setup
 from lariax.methods import AbstractMethod, in_precision, oracle_for, prepared
 from lariax.oracle import Oracle
 from lariax.problem import Problem, Stream, describe_shape, first_nonfinite
+from lariax.risk import lift_of
 from lariax.utils import explains_options, warn
 
 
@@ -82,6 +83,8 @@ def resume(
     with place.locked():
         saved = place.newest(saved_in)
         problem, plan = _problem(place, problem), saved.plan
+        lift = lift_of(problem)
+        problem = problem if lift is None else lift.problem
         budget = Budget(*limits) if afresh else Budget(None, None, plan.seconds, saved.elapsed)
         with ProgressBar(progress, budget) as bar:
             run = restored(saved, problem, x0, method, budget.seconds)
@@ -96,7 +99,8 @@ def resume(
             if drive.ended() is None:
                 drive.keeper = keeper_in(place, saved.setup, plan)
                 remember(place, problem)
-            return drive.go()
+            result = drive.go()
+            return result if lift is None else result.with_risks(lift)
 
 
 def origin_of(folder: str | os.PathLike[str]) -> Any:

@@ -1,5 +1,6 @@
 """`solve`: what is asked for, checked and set going."""
 
+import dataclasses
 import os
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,7 @@ from lariax.loop._saved import Plan, described, keeper_in
 from lariax.loop._state import RunState
 from lariax.methods import AbstractMethod
 from lariax.problem import Problem
+from lariax.risk import lift_of
 from lariax.utils import check_confidence, explains_options, is_number
 
 
@@ -83,6 +85,27 @@ def solve(
     """
     if not isinstance(problem, Problem):
         raise TypeError(f"solve takes an lx.Problem first, found {type(problem).__name__}.")
+    lift = lift_of(problem)
+    if lift is not None:
+        start = x0.point if isinstance(x0, Result) else lift.point(x0)
+        result = solve(
+            lift.problem,
+            dataclasses.replace(x0, x=start, lifted=None) if isinstance(x0, Result) else start,
+            method,
+            iterations=iterations,
+            draws=draws,
+            seconds=seconds,
+            batch_size=batch_size,
+            seed=seed,
+            output=output,
+            tolerance=tolerance,
+            confidence=confidence,
+            record_every=record_every,
+            progress=progress,
+            callback=callback and (lambda now: callback(now._replace(x=now.x["x"]))),
+            checkpoint=checkpoint,
+        )
+        return result.with_risks(lift)
     check_budgets(iterations, draws, seconds, record_every)
     value = tolerance.value if isinstance(tolerance, RelativeTolerance) else tolerance
     if value is not None and not (is_number(value) and value > 0):

@@ -249,7 +249,7 @@ class TrackedLagrangian(AbstractMethod):
         if rule.averages:
             is_linear = found is not None and found[1].largest == 0
             jumps = self._first_jumps(oracle, point, batches, jnp.mean(gradients, axis=0), is_linear)
-            least = jnp.where(jumps >= JUMPY_SAMPLES, noisy_slope(jnp, gradient_noise) / size, 0)
+            least = jnp.where(jumps >= JUMPY_SAMPLES, noisy_slope(jnp, max_gradient, gradient_noise) / size, 0)
             curvature = jnp.maximum(curvature, least)
         inputs = ShapeInputs.at_start(
             oracle.inequality, curvature, max_gradient, gradient_noise, value_noise, oracle.batch_size

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 from jaxtyping import PyTree
 
 JUMPING = {
@@ -24,24 +24,43 @@ class Traced(NamedTuple):
     may_jump: bool  # whether its gradient may jump
 
 
-def traced(fun: Callable[..., Any], *arguments: PyTree) -> Traced:
-    program, output = jax.make_jaxpr(fun, return_shape=True)(*arguments)
-    return Traced(output, _may_jump(program.jaxpr))
+def traced(fun: Callable[..., Any], x: PyTree, *sample: PyTree) -> Traced:
+    """fun(x), or fun(x, sample)."""
+    program, output = jax.make_jaxpr(fun, return_shape=True)(x, *sample)
+    entries = len(jax.tree.leaves(x))
+    return Traced(output, _may_jump(program.jaxpr, [place < entries for place in range(len(program.in_avals))]))
 
 
-def _may_jump(jaxpr: Jaxpr) -> bool:
+def _may_jump(jaxpr: Jaxpr, of_x: list[bool]) -> bool:
+    """`of_x`: which inputs depend on x. What is done to a sample alone does not matter."""
+    moving = {variable for variable, moves in zip(jaxpr.invars, of_x, strict=True) if moves}
     for equation in jaxpr.eqns:
-        name = equation.primitive.name
-        if name == "custom_jvp_call" and equation.params["call_jaxpr"].jaxpr.debug_info.func_name in SMOOTH:
+        moves = [not isinstance(each, Literal) and each in moving for each in equation.invars]
+        if not any(moves):
             continue
-        if (name in JUMPING and _is_real(equation)) or any(map(_may_jump, _within(equation.params))):
+        moving.update(equation.outvars)
+        if equation.primitive.name == "custom_jvp_call" and _name(equation) in SMOOTH:
+            continue
+        if _is_jump(equation):
             return True
+        for inner in _within(equation.params):
+            same = len(inner.invars) == len(moves) and equation.primitive.name not in ("scan", "while")
+            if _may_jump(inner, moves if same else [True] * len(inner.invars)):
+                return True
     return False
 
 
-def _is_real(equation: JaxprEqn) -> bool:
-    """Whether it makes real numbers: an index may jump."""
-    return any(jnp.issubdtype(jnp.result_type(variable.aval), jnp.inexact) for variable in equation.outvars)
+def _is_jump(equation: JaxprEqn) -> bool:
+    """Whether it makes real numbers by jumps: an index may jump. A comparison does, once it counts as 0 or 1."""
+    if not any(jnp.issubdtype(jnp.result_type(variable.aval), jnp.inexact) for variable in equation.outvars):
+        return False
+    if equation.primitive.name == "convert_element_type":
+        return not jnp.issubdtype(jnp.result_type(equation.invars[0].aval), jnp.inexact)
+    return equation.primitive.name in JUMPING
+
+
+def _name(equation: JaxprEqn) -> str:
+    return equation.params["call_jaxpr"].jaxpr.debug_info.func_name
 
 
 def _within(params: dict[str, Any]) -> list[Jaxpr]:

@@ -141,18 +141,20 @@ def within_eigenvalue(xp: Any, curvature: Curvature, eigenvalue: Any, tiny: Any)
     return curvature._replace(largest=xp.maximum(largest, EIGENVALUE_SHARE * eigenvalue))
 
 
-def with_gradient(xp: Any, curvature: Curvature, gradient: Any, size: Any, noise: Any = 0.0) -> Curvature:
+def with_gradient(xp: Any, curvature: Curvature, gradient: Any, size: Any, noise: Any = None) -> Curvature:
     """With L enough for ||grad f||^2 = `gradient` and x.x = `size`: a step along grad f is at most ten times as long as
-    x, though linear functions have no curvature. Steps along a gradient with this `noise` are shorter."""
-    steep = xp.maximum(LINEAR_CURVATURE * xp.sqrt(gradient), noisy_slope(xp, noise))
+    x, though linear functions have no curvature. Where kinks give one of this `noise`, steps are shorter."""
+    steep = LINEAR_CURVATURE * xp.sqrt(gradient)
+    if noise is not None:
+        steep = xp.maximum(steep, noisy_slope(xp, gradient, noise))
     least = steep / (1 + xp.minimum(xp.sqrt(size), FARTHEST))
     return curvature._replace(largest=xp.maximum(curvature.largest, least))
 
 
-def noisy_slope(xp: Any, noise: Any) -> Any:
-    """L (1 + ||x||) for which WINDOW steps at random, along gradients that have this variance, go as far as x is
-    long."""
-    return xp.sqrt(WINDOW * noise)
+def noisy_slope(xp: Any, gradient: Any, noise: Any) -> Any:
+    """L (1 + ||x||) for which one step along a gradient of this square, and WINDOW steps at random along such of this
+    variance, go as far as x is long."""
+    return xp.sqrt(gradient + WINDOW * noise)
 
 
 def secant_bound(xp: Any, curvature: Curvature, tiny: Any) -> Any:

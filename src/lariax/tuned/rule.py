@@ -392,10 +392,12 @@ class Rule:
 
     def with_gradient(self, s: RuleState, gradient: Any, size: Any) -> RuleState:
         """With L enough for ||grad f||^2 and x.x as they are now."""
-        noise = 0 * size
+        curvature = with_gradient(self.xp, s.curvature, gradient, size)
         if self.averages:
-            noise = self.xp.where(iterates.is_kinked(s.averaging), s.gradient_filter.noise, 0)
-        return s._replace(curvature=with_gradient(self.xp, s.curvature, gradient, size, noise))
+            rough = with_gradient(self.xp, s.curvature, gradient, size, s.gradient_filter.noise)
+            largest = self.xp.where(iterates.is_kinked(s.averaging), rough.largest, curvature.largest)
+            curvature = curvature._replace(largest=largest)
+        return s._replace(curvature=curvature)
 
     def refreshed(self, s: RuleState, shape: PenaltyShape, gradient: Any) -> RuleState:
         """With a new shape, and with ||grad f||^2 as it is now."""
