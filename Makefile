@@ -15,7 +15,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 demo: $(VENV)/.ready          ## a classifier, free and with a fairness bound: a certified table, and lariax-demo.html
 	$(BIN)/python examples/fairness.py
 
-test: $(VENV)/.ready          ## every behaviour, in some minutes
+test: $(VENV)/.ready          ## every behaviour, in some five minutes
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) -m 'not long'
 
 test-long: $(VENV)/.ready     ## the same at length: long statistics, tables, thousands of inputs, some of them fresh

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import lariax.torch as lt
+from lariax import LariaxWarning
 from lariax.oracle import Block, Layout
-from lariax.problem import LariaxWarning
-from lariax.torch._swings import LOOKS, TURNS, Watch, turns
+from lariax.torch._swings import LOOKS, TURNS, SwingWatch, turns
 
 CALLS = 8 * 4 * LOOKS  # until looks are 16 calls apart
 K = np.arange(1, CALLS + 1)
@@ -31,7 +31,7 @@ SETTLED = {
 
 def watched(multipliers=0 * K, values=0 * K, calls=K):
     """Of the second row; both have gradients as long as the objective's."""
-    watch = Watch()
+    watch = SwingWatch()
     for k, y, c in zip(calls, multipliers, values, strict=True):
         state = SimpleNamespace(
             multipliers=np.array([1.0, y]),

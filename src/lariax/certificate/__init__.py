@@ -3,7 +3,7 @@
 from lariax.certificate._certificate import COLOURS, HOLDS, SAYS, Certificate, ConstraintReport, Interval, Relative
 from lariax.certificate._certifier import AbstractCertifier, Judged
 from lariax.certificate._certify import certify, certify_run
-from lariax.certificate._draws import BatchPlan, Means
+from lariax.certificate._draws import BatchPlan, PointMeans
 from lariax.certificate._estimates import Estimates, Levels, estimates_from_means, fit_from_means
 from lariax.certificate._multipliers import Fit, forms_jacobian
 from lariax.certificate._report import Scope
@@ -25,7 +25,7 @@ __all__ = [
     "Interval",
     "Judged",
     "Levels",
-    "Means",
+    "PointMeans",
     "Relative",
     "RelativeTolerance",
     "Scope",

@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from lariax.loop import CheckpointError
-from lariax.oracle import LariaxWarning
 from lariax.problem import visible
 from lariax.runs import RunFolderError, dumps
+from lariax.utils import LariaxWarning
 
 FAILED, WRONG_INPUT, NOT_AS_ASKED, BAD_FOLDER, STOPPED = 1, 2, 3, 4, 130
 

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy
 from jaxtyping import Array, Float, PyTree
 from scipy.special import chdtrc, ndtri
 
+import scipy
 from lariax.inference._table import as_frame, as_html, as_rich, as_text
 from lariax.oracle import Coordinates
 

@@ -22,7 +22,8 @@ from lariax.loop._result import Result, outcome
 from lariax.loop._state import RunState
 from lariax.loop._verdict import Verdict, has_kinks, judged
 from lariax.methods import Diagnosis
-from lariax.problem import Linear, LinearSystem, Problem, warn
+from lariax.problem import Linear, LinearSystem, Problem
+from lariax.utils import warn
 
 
 class Snapshot(NamedTuple):

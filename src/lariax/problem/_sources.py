@@ -22,6 +22,7 @@ from jaxtyping import Array, Int, Key, PyTree
 from lariax.problem._describe import describe_shape, first_nonfinite
 from lariax.problem._precision import narrowed, warn_of_float32
 from lariax.problem._shuffle import MOST_ROWS, shuffled
+from lariax.utils import takes
 
 
 class AbstractSource(eqx.Module):
@@ -64,6 +65,13 @@ class Distribution(AbstractSource):
             raise TypeError(
                 f"Distribution takes a function of a JAX random key, found {type(self.sampler).__name__}. "
                 "Write lx.Distribution(lambda key: jax.random.normal(key, (3,))); for rows of data use lx.Dataset."
+            )
+        if not takes(self.sampler, 1):
+            raise TypeError(
+                "Distribution takes a function of a random key alone, found one that needs more arguments: a sample "
+                "cannot depend on x where it is drawn. Draw what does not, lx.Distribution(lambda key: noise), and "
+                "make the sample from it in the objective and the constraints, z = g(x, noise). Where that has no "
+                "gradient (a choice between actions), use the score function: docs/recipes.md, policy gradients."
             )
 
     def draw(self, key: Key[Array, ""], iterations: Int[Array, " n"], count: int) -> PyTree:

@@ -33,6 +33,19 @@ def explains_options(function: Callable[P, R]) -> Callable[P, R]:
     return checked
 
 
+def takes(function: Callable[..., Any], count: int) -> bool:
+    """Whether it can be called with so many arguments; True where that cannot be seen."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # written in C
+        return True
+    try:
+        signature.bind(*[None] * count)
+    except TypeError:
+        return False
+    return True
+
+
 def is_number(value: Any, kind: type = float) -> bool:
     """Whether it is a number of Python or NumPy, and no truth value."""
     kinds = (int, np.integer) if kind is int else (int, float, np.integer, np.floating)

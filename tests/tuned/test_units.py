@@ -35,6 +35,7 @@ def in_scales(scales):
     )
 
 
+@pytest.mark.long_but("scales0")
 @pytest.mark.parametrize("scales", [(1e-2, 1e2), (1e3, 1e-3)])
 def test_unequal_units(scales):
     """The error's deviation is 0.001 here: ten of them."""
@@ -43,6 +44,7 @@ def test_unequal_units(scales):
     assert float(result.multipliers["sum"]) == pytest.approx(0.5, abs=0.02)
 
 
+@pytest.mark.long
 def test_units_that_are_powers_of_two_change_no_bit():
     first, second = (
         lx.solve(in_scales(scales), jnp.zeros(2), iterations=300).x / jnp.asarray(scales)
@@ -66,6 +68,7 @@ def test_unequal_units_in_torch():
     np.testing.assert_allclose((x.detach() / scales).numpy(), [1.5, 2.5], atol=0.02)
 
 
+@pytest.mark.long
 def test_a_problem_of_the_suite_in_other_units():
     """Objective, rows and 50 variables multiplied by powers of ten between 1e-6 and 1e6."""
     case = by_name("toy50")

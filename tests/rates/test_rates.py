@@ -103,6 +103,7 @@ def test_claims_can_fail(own, ablated, level, missed):
     assert all(words in sentence for words, sentence in zip(missed, found, strict=True))
 
 
+@pytest.mark.long
 def test_a_small_run(tmp_path):
     """Case I to K = 2,000 on 8 problems: the levels of noise and of no STORM, the tables, the pictures."""
     report = rates.measure(["I"], seeds=8, longest=2000, variants=[PAPER, NO_STORM])

@@ -20,6 +20,7 @@ def program(seed):
     return rng.normal(size=D), rows
 
 
+@pytest.mark.long_but("exact costs")
 @pytest.mark.parametrize("noisy", [True, False], ids=["noisy costs", "exact costs"])
 def test_a_linear_program_is_solved(noisy):
     """The vertex moves by the noise of four rows, 0.1 / sqrt(20,000) = 0.0007 each, times its condition number of about

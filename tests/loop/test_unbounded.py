@@ -55,6 +55,7 @@ def test_rays_are_followed(name):
     assert falls_without_end(oracle, x, *halves, strict=True) == expected
 
 
+@pytest.mark.long
 def test_a_run_along_a_valley_is_called_unbounded():
     problem = lx.Problem(
         lambda x, z: 2 * valley(x, z) - 40 * x[0], samples=NORMAL, constraints={"plane": PLANE, "wedge": WEDGE}

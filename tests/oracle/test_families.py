@@ -118,6 +118,7 @@ def step_equations(functions):
     return equations(step(oracle, state, jnp.ones(()), batches.first)[0].jaxpr)
 
 
+@pytest.mark.long
 def test_the_step_does_not_grow_with_the_names():
     few, many = (step_equations([by_places(i) for i in range(count)]) for count in (NAMES, 10 * NAMES))
     assert many <= few + 10

@@ -21,6 +21,7 @@ def badly_scaled(**more):
     )
 
 
+@pytest.mark.long
 def test_an_adaptive_metric_needs_no_scaling_of_x():
     problem, expected = badly_scaled(), TARGET - 1.5 / SCALES
     results = [
@@ -32,6 +33,7 @@ def test_an_adaptive_metric_needs_no_scaling_of_x():
     np.testing.assert_allclose(results[0].multipliers["sum"], 1.5, atol=0.1)
 
 
+@pytest.mark.long
 def test_the_metric_copes_with_entries_that_rarely_have_a_gradient():
     """Least squares with 16 columns that are 0 in 99 of 100 rows, and a constraint seen through samples."""
     rng = np.random.default_rng(0)
@@ -50,6 +52,7 @@ def test_the_metric_copes_with_entries_that_rarely_have_a_gradient():
     assert 0.5 * error @ hessian @ error < 0.01  # at the start 1.3
 
 
+@pytest.mark.long
 def test_the_metric_respects_bounds():
     problem = badly_scaled(within=lx.sets.Box(-jnp.inf, 1.0 / SCALES))  # s_i x_i <= 1
     result = lx.solve(problem, jnp.zeros(6), lx.TrackedLagrangian(adaptive_metric=True), iterations=500)
@@ -66,6 +69,7 @@ def test_the_metric_is_refused_where_entries_are_tied_together():
         )
 
 
+@pytest.mark.long_but("fresh")
 @pytest.mark.parametrize(
     "method",
     [lx.TrackedLagrangian(one_backward=True), lx.TrackedLagrangian(gain_exponent=0.7)],
@@ -83,6 +87,7 @@ def test_cheaper_and_scheduled_variants_converge(method):
     np.testing.assert_allclose(result.multipliers["sum"], 2 / 3, atol=0.05)
 
 
+@pytest.mark.long
 def test_one_backward_pass_is_one_evaluation_less():
     problem = badly_scaled()
     full, cheap = (

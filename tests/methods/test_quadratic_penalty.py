@@ -79,6 +79,7 @@ def test_random_output_is_one_of_the_iterates_with_its_own_multiplier(wells, met
     np.testing.assert_allclose(result.multipliers["c"], iterates[k][1], rtol=0, atol=1e-12)
 
 
+@pytest.mark.long
 def test_random_output_is_uniform_over_iterations():
     """x_{k+1} = x_k - eta_k moves by known steps, so x tells k. Chi-square test over 8 outcomes, false alarm 1e-4."""
     problem = lx.Problem(lambda x: jnp.sum(x))

@@ -75,6 +75,7 @@ def stacked(rows, count, padding):
     return Partial(quadratics, *(jnp.asarray(np.stack(part)) for part in zip(*forms, strict=True)))
 
 
+@pytest.mark.long_but("HS14", "HS21", "HS28", "HS35")
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_beside_slsqp(name):
     objective, equalities, inequalities, start, (low, high) = PROBLEMS[name]

@@ -42,6 +42,7 @@ PROBLEMS = {
 }
 
 
+@pytest.mark.long_but("no such sphere", "a comparison", "unbounded")
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_verdict(name):
     objective, constraint, start, status = PROBLEMS[name]
@@ -63,6 +64,7 @@ def test_a_run_that_is_on_its_way_has_spent_its_budget():
     assert lx.solve(problem, jnp.full(3, 100.0), iterations=30).status == "budget"
 
 
+@pytest.mark.long
 def test_a_proxy_is_solved():
     """The share of x0 + z > 0 at most 0.1: x0 = -1.2816."""
 

@@ -101,6 +101,7 @@ class TestTracing:
         assert many.history["objective"].shape[0] == 3
         np.testing.assert_allclose(many.fun[2], one.fun, rtol=1e-9)
 
+    @pytest.mark.long
     def test_vmap_over_step_sizes_and_penalties(self, wells):
         def run(step_size, penalty):
             return lx.solve(wells, Wells.x0, lx.QuadraticPenalty(step_size, penalty), iterations=300).x
@@ -110,6 +111,7 @@ class TestTracing:
         for i in range(2):
             np.testing.assert_allclose(many[i], run(float(steps[i]), float(penalties[i])), rtol=1e-9)
 
+    @pytest.mark.long
     def test_vmap_over_a_bound_and_a_start(self):
         def run(bound, start):
             problem = lx.Problem(
@@ -172,7 +174,7 @@ class TestBudgets:
 
     def test_seconds_of_a_resumed_run_count_its_iterations(self, method, tmp_path):
         """Neither the first process nor the second spends the run's seconds on compiling."""
-        x0, options = jnp.ones(2), {"seconds": 0.4, "record_every": 10, "checkpoint": tmp_path}
+        x0, options = jnp.ones(2), {"seconds": 1.0, "record_every": 10, "checkpoint": tmp_path}
         part = lx.solve(self.slow_to_compile(), x0, method, **options, callback=lambda now: now.iteration == 20)
         assert (part.status, part.iterations) == ("interrupted", 20)
         rest = lx.resume(tmp_path, self.slow_to_compile())

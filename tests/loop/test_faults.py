@@ -246,10 +246,11 @@ def test_out_of_memory_is_explained():
         lx.solve(lx.Problem(huge, samples=normal(2)), jnp.ones(2), lx.QuadraticPenalty(), iterations=3)
 
 
+@pytest.mark.long
 def test_killed_runs_come_to_the_same_bits():
     """The short version of `make kill`: processes killed at random moments, resumed by others."""
     command = [sys.executable, "-m", "benchmarks.kill", "--runs", "4", "--case", "penalty on a stream"]
-    root = Path(__file__).parent.parent
+    root = Path(__file__).parents[2]
     run = subprocess.run([*command, "--case", "dual on data"], capture_output=True, text=True, cwd=root, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
     total = run.stdout.splitlines()[-1].split("|")

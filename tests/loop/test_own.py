@@ -20,6 +20,7 @@ def test_steps_are_those_of_solve(wells):
     np.testing.assert_allclose(multipliers["c"], result.multipliers["c"], rtol=1e-12)
 
 
+@pytest.mark.long
 def test_a_refresh_sees_the_samples_before_it(wells):
     """As in `solve`, which measures in each of the first iterations too, and refreshes after the sixth: the start took
     two of the window's eight batches."""

@@ -173,6 +173,7 @@ class TestLinear:
         lx.solve(problem, jnp.zeros(5), lx.QuadraticPenalty(step_size=0.01), iterations=2)
         assert calls
 
+    @pytest.mark.long
     def test_singular_values_without_the_matrix(self):
         """A cycle of 1,200 nodes with chords: one redundant row for each cycle, and a null space."""
         rng = np.random.default_rng(0)
@@ -193,6 +194,7 @@ class TestLinear:
             singular[1] ** 2, rel=1e-4
         )
 
+    @pytest.mark.long
     def test_many_rows_with_a_transposed_product(self):
         """300 rows that tie two halves of x together: no matrix is formed, the user's two products are enough."""
         pair = (lambda x: x[:300] - x[300:], lambda w: jnp.concatenate([w, -w]))

@@ -185,6 +185,7 @@ NEARLY_PARALLEL = lx.Problem(
 """Two spheres meet in the circle x_1 = 1/2, x_2^2 + x_3^2 = 8.75; the best point of it is on x_2 = x_3."""
 
 
+@pytest.mark.long_but("far")
 @pytest.mark.parametrize("start", [[5.0, 1e-4, -1e-4], [5.0, 0.0, 0.0], [1e4, 1.0, -3.0]], ids=["near", "on", "far"])
 def test_nearly_parallel_gradients_hold_nothing_up(start):
     """On the line through the centres the gradients are parallel, and beside it Gauss and Newton's step is endless."""
@@ -215,6 +216,7 @@ def test_steps_find_their_length_again():
     np.testing.assert_allclose(result.x, [1.0, 0.0], atol=1e-7)
 
 
+@pytest.mark.long
 def test_constraints_that_contradict_each_other_end_between_them():
     """Two spheres of radius 3 with centres 7 apart: the middle, whatever the objective wants."""
     centre = 7 * jnp.eye(3)[0]
@@ -276,6 +278,7 @@ def test_products_with_the_jacobian_do_the_same(mixed, monkeypatch):
 # --- through noise
 
 
+@pytest.mark.long
 def test_statistical_limit_on_a_sphere():
     """min E||x - a - z||^2 / 2 on the unit sphere: tangential gradient noise sqrt(d - 1), divided by sqrt(K).
 
@@ -303,6 +306,7 @@ def test_statistical_limit_on_a_sphere():
     assert (evaluations >= 6 * iterations).all()
 
 
+@pytest.mark.long
 def test_the_units_of_x_do_not_matter():
     """min E||x / S - (2, 3) - z / 10||^2 / 2 with sum(x / S) = 4: for any units S, x / S is as accurate as for S = 1.
 
@@ -329,6 +333,7 @@ def curve(strength, x):
     return x[1] - strength * x[0] ** 2
 
 
+@pytest.mark.long
 def test_trials_are_counted():
     """A straight line takes three evaluations a step; on a narrow curve each halving is one more."""
 

@@ -36,6 +36,7 @@ def test_the_biased_problem():
         assert np.linalg.norm(result.x - np.array([-0.5, 1.5])) < 0.05
 
 
+@pytest.mark.long
 def test_single_precision_and_batches_of_two():
     """The statistical limit of the distance is here 4 / sqrt(80,000) = 0.014. A batch of one draws two."""
     one, two = (
@@ -83,6 +84,7 @@ def many_kinds():
     )
 
 
+@pytest.mark.long
 def test_constraints_of_many_kinds():
     """Errors are 0.2 / sqrt(40,000) = 0.001 in size: 0.008 are eight standard deviations.
 
@@ -101,6 +103,7 @@ def test_constraints_of_many_kinds():
     assert np.all((gains > 0.7) & (gains < 1.5))
 
 
+@pytest.mark.long
 def test_within_a_simplex():
     problem = lx.Problem(
         bowl([0.9, 0.1, 0.5]),
@@ -144,6 +147,7 @@ def test_nothing_random_is_solved_to_rounding():
     np.testing.assert_allclose(result.multipliers["sphere"], -0.5 - 2 * (half - 2) ** 3 / half, rtol=1e-7)
 
 
+@pytest.mark.long
 def test_many_rows_need_no_matrix():
     """300 noisy bounds on 20 variables, of which 20 are active with multiplier 1."""
     d, copies = 20, 15
@@ -218,6 +222,7 @@ def test_one_batch_does_not_reopen_a_gain():
     assert after(60) > 0.1
 
 
+@pytest.mark.long
 def test_drift_is_that_of_the_step_at_hand():
     """Also where nothing is measured: a mean over past steps would lag behind them, and theta would swing."""
     result = lx.solve(BIASED, jnp.zeros(2), TRACKED, iterations=20, batch_size=8)
@@ -266,6 +271,7 @@ def test_gains_steps_and_penalties_can_be_set():
 # --- trouble
 
 
+@pytest.mark.long
 def test_survives_curvature_that_changes_a_millionfold():
     """A quartic with sum x = 15, from far away and from its flat middle: x = (5, 5, 5), y = -125."""
     problem = lx.Problem(
@@ -295,6 +301,7 @@ def test_backs_off_when_a_step_blows_up():
     np.testing.assert_allclose(result.x, [x, x], atol=0.02)
 
 
+@pytest.mark.long
 def test_an_infeasible_problem_is_recognised():
     problem = lx.Problem(
         lambda x, xi: 0.5 * jnp.sum((x - xi) ** 2),
@@ -316,6 +323,7 @@ def test_an_infeasible_problem_is_recognised():
         assert result.history["curvature"].max() < 1e3
 
 
+@pytest.mark.long
 def test_a_start_far_from_settled_is_watched_closely():
     """Seeds that were thrown off between the 64th and the 256th step when curvature was measured in every 16th."""
     case = by_name("tanhB")
@@ -325,6 +333,7 @@ def test_a_start_far_from_settled_is_watched_closely():
         assert np.linalg.norm(case.constraints(result.x)) < 2
 
 
+@pytest.mark.long
 def test_a_lower_and_an_upper_bound_do_not_press_against_each_other():
     """min E|x - (1, 2) - 0.3 z|^2 / 2 with |E[x_0 + noise]| <= 0.005: x_0 = 0.005, multipliers 0.995 and 0. Noise far
     larger than the band makes either bound look violated in turn."""
@@ -343,6 +352,7 @@ def test_a_lower_and_an_upper_bound_do_not_press_against_each_other():
     np.testing.assert_allclose(result.x, [0.005, 2.0], atol=0.06)
 
 
+@pytest.mark.long
 def test_kinks_are_survived_and_remarked_on_and_rounded_kinks_are_no_trouble():
     """A quantile regression went far off (13, 21 and 773 for these seeds) when jumps were no curvature and steps as
     long as ever; rounded, with the bias of that, an error is a few times 1 / sqrt(draws)."""

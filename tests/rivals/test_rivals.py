@@ -107,6 +107,7 @@ def test_all_rivals_are_here():
     assert {type(method).__name__ for _, method, *_ in RIVALS.values()} == set(rivals.__all__)
 
 
+@pytest.mark.long_but("StochasticSQP", "MomentumALM")
 @pytest.mark.parametrize("name", RIVALS)
 def test_a_rival_conforms_and_converges(name):
     case, method, iterations, near, close = RIVALS[name]
