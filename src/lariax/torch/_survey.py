@@ -158,12 +158,12 @@ class Survey:
     def balanced_scales(self, labels: np.ndarray) -> tuple[np.ndarray, HessianEstimate]:
         """Scales for the start, those that make the curvature equal along all axes, and the curvature there."""
         point, own = self._point().double().cpu().numpy(), self.objective()
-        squares = (own.mean**2 + own.variances, own.variances)
+        squares = (own.mean**2 + own.squares / own.weight, own.variances)
         slopes, noise = (_by_unit(values.double().cpu().numpy(), labels) for values in squares)
         rows = None
         if self.constraints.rows and is_whitened(self.constraints.rows, point.size):
             with self.passes.undisturbed():
-                rows = self.jacobian()[0]
+                rows = Survey(self.passes, self.closure, self.batches[:1], None, self.seed).jacobian()[0]
 
         def seen_in(scales: np.ndarray) -> HessianEstimate:
             seen = self._in(scales).hessian(np.zeros(self.constraints.rows), labels)
