@@ -1,5 +1,5 @@
-"""What several packages need and no one of them owns: checks of options, warnings, and files that are whole or not
-there."""
+"""What several packages need and no one of them owns: checks of options, warnings, pages that help, and files that are
+whole or not there."""
 
 from lariax.utils._files import write_atomically
 from lariax.utils._options import (
@@ -11,9 +11,11 @@ from lariax.utils._options import (
     is_number,
     takes,
 )
+from lariax.utils._pages import HelpfulError, page, with_help
 from lariax.utils._warnings import LariaxWarning, warn
 
 __all__ = [
+    "HelpfulError",
     "LariaxWarning",
     "check_among",
     "check_confidence",
@@ -21,7 +23,9 @@ __all__ = [
     "did_you_mean",
     "explains_options",
     "is_number",
+    "page",
     "takes",
     "warn",
+    "with_help",
     "write_atomically",
 ]
