@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: demo test test-long test-all browser lint format bench rates rivals peers audit kill soak overhead clean
+.PHONY: demo test test-long test-all browser lint format bench rates rivals peers audit kill soak overhead docs dist clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -58,9 +58,18 @@ soak: $(VENV)/.ready          ## an hour of one run: do memory and speed stay fl
 overhead: $(VENV)/.ready      ## what checkpoints cost, as a ratio
 	$(BIN)/python -m benchmarks.overhead
 
+docs: $(VENV)/.ready          ## the site, offline, in ./site; warnings are errors
+	$(BIN)/python -m sphinx --jobs auto -E -W --keep-going --color -b dirhtml docs site
+
+dist: $(VENV)/.ready          ## wheel and source distribution in ./dist, checked
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist/*.whl
+
 audit: $(VENV)/.ready         ## known vulnerabilities of the pinned versions: 0 none, 1 some, 3 could not be looked up
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[audit]'
 	$(BIN)/python scripts/audit.py
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

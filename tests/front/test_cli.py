@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from lariax import gallery, runs
+from lariax import __version__, gallery, runs
 from lariax.cli._app import app
 from lariax.cli._tasks import find, task_of
 from lariax.loop._progress import ProgressBar
@@ -270,5 +270,5 @@ def test_doctor(lariax):
 
 
 def test_version_and_help(lariax):
-    assert lariax("--version").stdout.strip() == "0.1.0"
+    assert lariax("--version").stdout.strip() == __version__
     assert "Exit codes" in lariax("--help").stdout

@@ -1,0 +1,88 @@
+"""What is released: the version, the changelog, the workflows, and the wheel as a stranger gets it."""
+
+import re
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+from scripts.oldest import oldest
+
+import lariax
+
+ROOT = Path(__file__).parent.parent
+BIN = Path(sys.executable).parent
+DATA = {"README.md", "make.py", "adult.npz", "german_credit.npz"}
+"""What the wheel has in gallery/data: two tables, where they come from, and how they were made."""
+
+
+def test_the_version_is_in_one_place():
+    assert 'dynamic = ["version"]' in (ROOT / "pyproject.toml").read_text()
+    assert re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[1] == lariax.__version__
+
+
+def test_actions_are_pinned_by_commit():
+    workflows = sorted((ROOT / ".github/workflows").glob("*.yml"))
+    used = [line for path in workflows for line in re.findall(r"uses: (.+)", path.read_text())]
+    assert len(workflows) == 2
+    assert used
+    assert [line for line in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line)] == []
+
+
+def test_oldest_versions_are_those_of_the_project():
+    project = {"dependencies": ["jax>=0.9", "numpy>=2.0,<3"], "optional-dependencies": {"plot": ["matplotlib>=3.9"]}}
+    assert oldest(project) == ["jax==0.9", "numpy==2.0", "matplotlib==3.9"]
+    with pytest.raises(ValueError, match="no lower bound: rich"):
+        oldest({"dependencies": ["rich"]})
+
+
+@pytest.mark.long
+def test_workflows_pass_their_linter():
+    command = [BIN / "zizmor", "--offline", "--no-progress", "--no-config", ROOT / ".github"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory):
+    """The wheel (built from the source distribution) and the source distribution."""
+    folder = tmp_path_factory.mktemp("dist")
+    python("-m", "build", "--no-isolation", "--outdir", folder, ROOT)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(dist):
+    return next(dist.glob("*.whl"))
+
+
+@pytest.mark.long
+def test_distributions_are_sound(dist, wheel):
+    python("-m", "twine", "check", "--strict", *dist.iterdir())
+    subprocess.run([BIN / "check-wheel-contents", wheel], check=True)
+    names = zipfile.ZipFile(wheel).namelist()
+    assert wheel.stat().st_size < 1_000_000
+    assert not [name for name in names if "test" in Path(name).name or not name.startswith("lariax")]
+    assert {Path(name).name for name in names if name.startswith("lariax/gallery/data/")} == DATA
+    kinds = {Path(name).suffix for name in names if not name.startswith("lariax-")}
+    assert kinds == {".py", ".js", ".css", ".md", ".npz", ".typed"}
+
+
+@pytest.mark.long
+def test_the_wheel_works_in_an_empty_environment(wheel, tmp_path):
+    venv.create(tmp_path / "empty", with_pip=True)
+    bin_ = tmp_path / "empty" / ("Scripts" if sys.platform == "win32" else "bin")
+    pins = ["--constraint", ROOT / "constraints.txt"]
+    subprocess.run([bin_ / "python", "-m", "pip", "install", "--quiet", *pins, wheel], check=True)
+    run = subprocess.run([bin_ / "lariax", "doctor"], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert "Self-check passed" in run.stdout
+    code = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
+    run = subprocess.run([bin_ / "python", "-I", "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert run.stdout.startswith("[-0.5")
+
+
+def python(*arguments):
+    run = subprocess.run([sys.executable, *map(str, arguments)], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
