@@ -5,20 +5,24 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: demo test test-long test-all browser lint format bench rates rivals peers audit kill soak overhead docs dist clean
+.PHONY: demo test test-long test-all browser lint format bench rates rivals peers audit kill soak overhead docs pictures dist clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,bench]'
 	touch $@
 
+$(VENV)/.frameworks: $(VENV)/.ready  # some 250 MB
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[frameworks]'
+	touch $@
+
 demo: $(VENV)/.ready          ## a classifier, free and with a fairness bound: a certified table, and lariax-demo.html
 	$(BIN)/python examples/fairness.py
 
-test: $(VENV)/.ready          ## every behaviour, in some minutes
+test: $(VENV)/.ready          ## every behaviour, in some five minutes
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) -m 'not long'
 
-test-long: $(VENV)/.ready     ## the same at length: long statistics, tables, thousands of inputs, some of them fresh
+test-long: $(VENV)/.frameworks  ## the same at length: long statistics, tables, thousands of inputs, some of them fresh; Lightning, transformers, accelerate
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) -m long
 
 test-all: test test-long      ## both
@@ -59,7 +63,10 @@ overhead: $(VENV)/.ready      ## what checkpoints cost, as a ratio
 	$(BIN)/python -m benchmarks.overhead
 
 docs: $(VENV)/.ready          ## the site, offline, in ./site; warnings are errors
-	$(BIN)/python -m sphinx --jobs auto -E -W --keep-going --color -b dirhtml docs site
+	$(BIN)/python -m sphinx --jobs auto -E -W --keep-going --color -b html -c docs . site
+
+pictures: $(VENV)/.ready      ## the pictures of README and of the gallery's page, solved and drawn anew
+	$(BIN)/python -m scripts.pictures
 
 dist: $(VENV)/.ready          ## wheel and source distribution in ./dist, checked
 	rm -rf dist

@@ -25,7 +25,16 @@ import lariax as lx  # noqa: E402
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background starts us with Ctrl-C switched off
 
-MOST_MAPPINGS = 20_000  # of 65,530 that a process may have on Linux; a compiled program takes a dozen
+MOST_MAPPINGS = 40_000  # of 65,530 that a process may have on Linux; a compiled program takes a dozen
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Of a test marked `long_but`, all cases are long but for those it names."""
+    for item in items:
+        mark = item.get_closest_marker("long_but")
+        if mark is not None and item.callspec.id not in mark.args:
+            item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture(autouse=True, scope="module")

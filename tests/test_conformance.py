@@ -122,6 +122,17 @@ def conforms(make, x0, method, batch_size=2):
     return result
 
 
+@pytest.mark.long_but(
+    "QuadraticPenalty-Everything-Distribution-float64",
+    "QuadraticPenalty pairs-Box-Stream-float64",
+    "DualPenalty-PSDCone-Dataset-float64",
+    "LinearizedALM-L2Ball-epochs-float64",
+    "TrackedLagrangian-L1-Distribution-float64",
+    "TrackedLagrangian-Nuclear-Dataset-float32",
+    "TangentNormal-Box-epochs-float32",
+    "TrackedLagrangian-L2Ball-Stream-float64",
+    "DualPenalty-L2Ball-Distribution-float32",
+)
 @pytest.mark.parametrize(("method", "simple", "source", "precision"), COMBINATIONS)
 def test_conformance(method, simple, source, precision):
     x0 = jnp.eye(2, dtype=PRECISIONS[precision]) / 2

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 
 import lariax
@@ -15,25 +16,29 @@ import lariax
 ROOT = Path(__file__).parent.parent
 MODULES = sorted(module.name for module in pkgutil.walk_packages(lariax.__path__, "lariax."))
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+WITH = {"_triton": "triton", "lightning": "lightning", "transformers": "transformers"}  # which may not be there
+WITH = {f"lariax.torch.{name}": package for name, package in WITH.items()}
 MARK = "---- end of block ----"
 BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_docstrings(name):
-    if name == "lariax.torch._triton":  # comes with torch for a GPU
-        pytest.importorskip("triton")
+    if name in WITH:
+        pytest.importorskip(WITH[name])
     module = importlib.import_module(name)
-    failures = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
+    with jax.enable_x64(False):  # as JAX comes; a warning, as of lost digits, is an error in all tests
+        failures = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
     assert failures.failed == 0
 
 
+@pytest.mark.long_but("README.md", "certificate.md")
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if "```python" in page.read_text()], ids=lambda page: page.name
 )
 def test_pages(page):
-    """Python blocks of a page run one after the other, in a process of their own with JAX as it comes; a text block
-    right after one is what it prints."""
+    """Python blocks of a page run one after the other, in a process of their own with JAX as it comes and no
+    warning; a text block right after one is what it prints."""
     code, expected = [], []
     for kind, body in BLOCK.findall(page.read_text()):
         if kind == "python":
@@ -41,7 +46,9 @@ def test_pages(page):
             expected.append(None)
         else:
             expected[-1] = body.strip()
-    script = "\n".join(f"{body}\nprint({MARK!r})" for body in code)
+    script = "import warnings; warnings.simplefilter('error')\n" + "\n".join(
+        f"{body}\nprint({MARK!r})" for body in code
+    )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=ROOT)
     assert run.returncode == 0, run.stderr
     for printed, said in zip(run.stdout.split(MARK), expected, strict=False):

@@ -26,7 +26,7 @@ LAYERS = [
     {"rivals"},
     {"loop"},
     {"gallery", "rates", "scipy"},
-    {"torch"},
+    {"sklearn", "torch"},
     {"runs"},
     {"report"},
     {"cli"},

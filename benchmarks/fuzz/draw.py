@@ -17,6 +17,9 @@ TOGETHER = 12
 
 MOST_ROWS = 12
 
+LINEAR = 0.2
+"""How often the objective is linear."""
+
 TRUTHS = {"convex": 0.35, "degenerate": 0.2, "nonconvex": 0.2, "infeasible": 0.15, "unbounded": 0.1}
 """How often each is drawn, where the shape allows it."""
 
@@ -49,7 +52,7 @@ def shape_of(rng: Generator) -> Shape:
         samples = str(rng.choice(["shared", "own", "none"], p=[0.5, 0.2, 0.3]))
         if rows:
             blocks.append(Block(kind, rows, *(("linear", "none") if kind == "Linear" else (terms, samples))))
-    return Shape(
+    shape = Shape(
         d,
         within,
         str(rng.choice(["quadratic", "logsumexp", "logistic", "cosine"], p=[0.5, 0.15, 0.15, 0.2])),
@@ -58,15 +61,25 @@ def shape_of(rng: Generator) -> Shape:
         int(rng.choice([1, 2, 4, 8])),
         bool(rng.random() < 0.2 and any(block.samples == "shared" for block in blocks)),
     )
+    return linear(shape) if rng.random() < LINEAR else shape
+
+
+def linear(shape: Shape) -> Shape:
+    """The same with a linear objective, and with rows enough to hold it in a corner."""
+    blocks = (*shape.blocks[:1], Block("AtMost", shape.d, "linear", "shared"))
+    return shape._replace(objective="linear", blocks=blocks)
 
 
 def truths(shape: Shape) -> list[str]:
-    """Those that a problem of this shape can have."""
+    """Those that a problem of this shape can have. A linear objective has to end in a corner."""
+    straight = shape.objective == "linear"
     several = any(block.rows > 1 for block in shape.blocks)
     bent = shape.objective == "cosine" or shape.bounded or any(block.terms == "quadratic" for block in shape.blocks)
     at_the_edge = bool(shape.blocks) and shape.within in ("box", "ball", "simplex", "nonnegative")
-    endless = shape.objective == "quadratic" and shape.within in ("everything", "nonnegative")
-    allowed = {"degenerate": several, "nonconvex": bent, "infeasible": several or at_the_edge, "unbounded": endless}
+    endless = shape.objective in ("quadratic", "linear") and shape.within in ("everything", "nonnegative")
+    degenerate = several and not (straight and any(block.equal for block in shape.blocks))
+    bent = shape.bounded if straight else bent
+    allowed = {"degenerate": degenerate, "nonconvex": bent, "infeasible": several or at_the_edge, "unbounded": endless}
     return [truth for truth in TRUTHS if allowed.get(truth, True)]
 
 
@@ -83,7 +96,9 @@ class Draw:
         self.shape, self.rng, self.truth = shape, rng, truth
         self.units = 10 ** rng.uniform(-0.7, 0.7, shape.d) if rng.random() < 0.2 else np.ones(shape.d)
         self.defect = str(rng.choice(["copy", "opposite", "meet", "weak"])) if truth == "degenerate" else ""
-        if self.defect == "meet" and any(block.equal for block in shape.blocks):
+        if self.defect and shape.objective == "linear":
+            self.defect = "meet"
+        elif self.defect == "meet" and any(block.equal for block in shape.blocks):
             self.defect = "weak"
         self.v, self.set_numbers = self.place()
         residuals = set_rows(shape, self.set_numbers, self.v)[0]
@@ -191,7 +206,7 @@ class Draw:
         """At v some rows are active, at most `room` where v is to be found again from averages."""
         values = np.asarray(rows.mean(jnp.asarray(self.v)))
         active = self.rng.random(block.rows) < 0.5
-        if self.defect in ("meet", "weak"):
+        if self.defect in ("meet", "weak") or self.shape.objective == "linear":  # the latter ends in a corner
             active[:] = True
         if self.defect != "meet":
             active &= np.cumsum(active) <= room
@@ -233,6 +248,8 @@ class Draw:
 
     def curvature(self) -> np.ndarray:
         rng, d = self.rng, self.shape.d
+        if self.shape.objective == "linear":
+            return np.zeros((d, d))
         values = 10 ** (rng.uniform(-1.5, 0, d) + rng.uniform(-0.5, 0.5))
         if self.truth == "nonconvex" and self.shape.bounded:
             values *= rng.choice([-1, 1], d)
@@ -251,7 +268,8 @@ class Draw:
         if self.direction is not None:
             p = self.direction
             slope += p * (-rng.uniform(0.3, 1) * np.linalg.norm(p) - slope @ p) / (p @ p)
-        deviation = np.array([rng.choice([0.0, 0.1, 0.5]), rng.choice([0.0, 0.1]) * (self.truth != "unbounded")])
+        straight = kind == "linear" or self.truth == "unbounded"
+        deviation = np.array([rng.choice([0.0, 0.1, 0.5]), rng.choice([0.0, 0.1]) * (not straight)])
         arrays = (self.curvature(), slope, factors, waves, deviation)
         return Objective(*(None if a is None else jnp.asarray(a) for a in arrays), kind == "logistic")
 

@@ -35,7 +35,7 @@ class Shape(NamedTuple):
 
     d: int
     within: str  # everything, box, nonnegative, ball, simplex, product (a ball, and the rest nonnegative)
-    objective: str  # quadratic, logsumexp, logistic, cosine
+    objective: str  # quadratic, logsumexp, logistic, cosine, linear
     blocks: tuple[Block, ...]
     source: str  # Distribution, Dataset, epochs, Stratified
     batch: int

@@ -1,6 +1,6 @@
 """Random problems: `python -m benchmarks.fuzz [--count 500] [--seed S] [--case N] [--draws 2e4] [--processes 2]`.
 
-Up to 6 variables and 12 rows: convex and not, all kinds of constraints, sets and sources, feasible, degenerate,
+Up to 6 variables and 12 rows: linear, convex and not, all kinds of constraints, sets and sources, feasible, degenerate,
 infeasible and unbounded, each with its truth. `lx.solve` with method="auto". An answer is WRONG if the run ends with
 its budget spent and its point is no solution; a verdict is false if the problem has one.
 """

@@ -13,6 +13,7 @@ LEAST = 0.93 * REPETITIONS
 BY_NAME = {case.name: case for case in cases()}
 
 
+@pytest.mark.long_but("interior")
 @pytest.mark.parametrize(
     "name",
     [
@@ -35,6 +36,7 @@ def test_intervals_hold_the_truth_and_are_not_long(name):
         assert np.sum(out.low == 0) >= LEAST
 
 
+@pytest.mark.long
 def test_heavy_tails_never_break_the_coverage_in_silence():
     out = repeat(BY_NAME["infinite variance (1.7)"], REPETITIONS, DRAWS)
     assert np.sum(out.covered["stationarity"] | out.warned) >= LEAST

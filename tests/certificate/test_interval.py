@@ -5,11 +5,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
 
 from lariax.certificate import SequentialTest, _spread
 from lariax.certificate._interval import Level, length_interval, level, mean_intervals
 from lariax.certificate._spread import BatchMeans
+from scipy import stats
 
 K = 16
 

@@ -31,6 +31,7 @@ SMALL = [
 ]
 
 
+@pytest.mark.long_but("consensus-options1-run1-0.05-0.1-0.05")
 @pytest.mark.parametrize(("name", "options", "run", "x_off", "y_off", "at_most"), SMALL)
 def test_entries_reach_what_is_known(name, options, run, x_off, y_off, at_most):
     case = gallery.load(name, **options)

@@ -74,6 +74,7 @@ def work(rank, size, folder):
     distributed.destroy_process_group()
 
 
+@pytest.mark.long_but("2")
 @pytest.mark.parametrize("size", [2, 4])
 def test_same_steps(size, tmp_path, monkeypatch):
     monkeypatch.setattr(_tracked, "interval_at", seldom)

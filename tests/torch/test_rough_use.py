@@ -174,6 +174,7 @@ def test_buffers_that_are_replaced(method):
         before = model[1].seen.item()
 
 
+@pytest.mark.long_but("6-True")
 @pytest.mark.parametrize("flat", [True, False])
 @pytest.mark.parametrize("at", [0, 6])
 def test_a_batch_that_is_not_finite_stays_out_of_batch_norm(at, flat):
@@ -192,6 +193,7 @@ def test_a_batch_that_is_not_finite_stays_out_of_batch_norm(at, flat):
     assert train(model, opt, range(4)).isfinite().all()
 
 
+@pytest.mark.long_but("TrackedLagrangian")
 @every_method
 def test_an_interrupted_call_stays_out_of_batch_norm(method):
     ends = []
@@ -265,6 +267,7 @@ def test_examples_survive_what_is_not_finite(named):
     assert np.isfinite(opt.indexed.size)
 
 
+@pytest.mark.long
 def test_compiled_late():
     """That graphs can be used once only may turn out at any time."""
     model = network()
@@ -287,6 +290,7 @@ def test_certify_leaves_modes_as_they_were():
 # --- copies and states
 
 
+@pytest.mark.long_but("copy-False-TrackedLagrangian", "pickle-False-QuadraticPenalty", "copy-True-DualPenalty")
 @every_method
 @pytest.mark.parametrize("adaptive_metric", [False, True])
 @pytest.mark.parametrize(

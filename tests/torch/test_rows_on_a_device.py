@@ -45,6 +45,7 @@ BOUNDS = {"low": lt.AtLeast(0.4), "high": lt.AtMost(0.6)}  # with opposite gradi
 MANY = {"low": lt.Equal(0.5), "many": lt.AtMost([0.2] * 300)}  # whose shape is a diagonal
 
 
+@pytest.mark.long_but("constraints1-400")
 @pytest.mark.parametrize(("constraints", "population"), [(BOUNDS, None), (BOUNDS, 400), (MANY, None)])
 def test_the_same_steps(monkeypatch, constraints, population):
     here, there = (trained(monkeypatch, flag, constraints, population) for flag in (False, True))

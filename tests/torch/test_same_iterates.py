@@ -107,6 +107,7 @@ METHODS = {
 }
 
 
+@pytest.mark.long_but("TrackedLagrangian-5", "QuadraticPenalty-2", "DualPenalty-3")
 @pytest.mark.parametrize(("name", "rows"), [*zip(METHODS, (2, 5, 5, 8, 2), strict=True), ("DualPenalty", 3)])
 def test_same_iterates(problem, name, rows):
     """Batches of two, of an even and of an odd number of rows; long enough for steps that measure and ordinary ones."""

@@ -41,6 +41,7 @@ def core():
     )
 
 
+@pytest.mark.long_but("True")
 @pytest.mark.parametrize("given", [True, False])
 def test_about_all_rows_it_says_what_the_core_says(core, given):
     x, multipliers = [0.3, 1.6], {"sum": 0.9, "low": 0.1}
@@ -99,6 +100,7 @@ def test_a_short_batch_is_left_out(place):
     assert found.draws == 63 * 8
 
 
+@pytest.mark.long
 def test_a_compiled_model():
     model = Point([0.3, 1.6])
     compiled = torch.compile(model.closure, backend="aot_eager")
@@ -106,6 +108,7 @@ def test_a_compiled_model():
     np.testing.assert_allclose(mine.stationarity.estimate, its.stationarity.estimate)
 
 
+@pytest.mark.long_but("127-True-127")
 @pytest.mark.parametrize(("count", "given", "used"), [(127, True, 127), (127, False, 127), (254, True, 252)])
 def test_hardly_a_row_is_left_out(count, given, used):
     """And `draws` are those that were judged or fitted on."""
@@ -171,6 +174,7 @@ def test_values_are_judged_on_all_rows():
     assert width(None) < 1.15 * width({"sum": 0.9, "low": 0.1})
 
 
+@pytest.mark.long
 def test_a_second_call_compiles_nothing(caplog):
     model = torch.nn.Linear(3, 1)  # of a size that no other test has compiled for
     rows = torch.randn(48, 3, generator=torch.Generator().manual_seed(0))

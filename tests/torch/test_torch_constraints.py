@@ -155,6 +155,7 @@ SETS = {
 }
 
 
+@pytest.mark.long_but("dtype0-Box", "dtype0-Simplex", "dtype0-L1", "dtype1-Box")
 @pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_sets_and_proxes_are_those_of_the_core(name, dtype):

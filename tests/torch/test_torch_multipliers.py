@@ -232,6 +232,7 @@ def test_an_exact_phase_starts_from_given_multipliers():
         lt.TrackedLagrangian([torch.zeros(2, requires_grad=True)], {"c": lt.Equal()}, multipliers={"d": 1.0})
 
 
+@pytest.mark.long
 def test_a_certificate_takes_multipliers_in_the_place_of_an_optimizer():
     torch.manual_seed(0)
     model = torch.nn.Linear(2, 1)

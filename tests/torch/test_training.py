@@ -206,6 +206,7 @@ def test_a_state_of_another_method_is_refused():
         OPTIMIZERS["DualPenalty"](model).load_state_dict(opt.state_dict())
 
 
+@pytest.mark.long_but("autocast-TrackedLagrangian")
 @every_optimizer
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "autocast"])
 def test_precision(name, precision):
@@ -287,6 +288,7 @@ def test_vectors_as_on_a_gpu(name, adaptive_metric, monkeypatch):
     assert used
 
 
+@pytest.mark.long_but("")
 @pytest.mark.parametrize("options", [{}, {"adaptive_metric": True}, {"one_backward": True}], ids=["", "metric", "one"])
 def test_what_is_not_finite_is_taken_back(options):
     """A step to where there is nothing, and a refresh that looks back on it; also as on a GPU, where the update is
@@ -306,6 +308,7 @@ def test_what_is_not_finite_is_taken_back(options):
     torch.testing.assert_close(found[1], found[0], rtol=0, atol=1e-11)
 
 
+@pytest.mark.long
 def test_a_jump_of_the_gradient_is_an_error_of_the_estimate():
     """A batch whose kink lies between the previous and the current point, in a run that has averaged for long: what it
     leaves in the estimate would be followed for thousands of calls, if it passed for signal."""

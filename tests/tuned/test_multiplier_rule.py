@@ -279,6 +279,7 @@ def test_optax_keeps_to_a_box_and_refuses_other_sets():
             lx.solve(problem, jnp.zeros(2), method=lx.Optax(ADAM), iterations=10, batch_size=8)
 
 
+@pytest.mark.long
 def test_optax_takes_a_network_as_it_is():
     def net(x, row):
         return jnp.tanh(row @ x["first"]) @ x["second"]

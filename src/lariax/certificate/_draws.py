@@ -154,7 +154,7 @@ def most_together(oracle: Oracle, x: PyTree, samples: tuple[PyTree | None, ...])
     return int(np.clip(room, 1, LARGEST_STEP // 8))
 
 
-class Means(NamedTuple):
+class PointMeans(NamedTuple):
     """Batch means at a point: of the objective, the residuals, and whatever was pulled back."""
 
     objective: Float[Array, " k"]
@@ -220,31 +220,31 @@ class SampledPoint(eqx.Module):
         return View(self.oracle.look(self.z, self.batch(step)), *self.shares(step, steps))
 
 
-def batch_means(point: SampledPoint, gradient: Callable[[View], PyTree], *, apart: bool) -> Means:
+def batch_means(point: SampledPoint, gradient: Callable[[View], PyTree], *, apart: bool) -> PointMeans:
     """One pass over the samples of a plan; `gradient` says what is to be pulled back from each step.
 
     What is pulled back (a vector) is kept as a `BatchMeans` over the batches, or (`apart=False`) as the mean over all.
     """
     plan = point.plan
 
-    def one_step(step: Int[Array, ""]) -> Means:
+    def one_step(step: Int[Array, ""]) -> PointMeans:
         view = point.view(step, plan.steps)
         residuals = point.oracle.sum(view.rows, view.look.residuals)
-        return Means(jnp.sum(view.objective * view.look.objective), residuals, gradient(view))
+        return PointMeans(jnp.sum(view.objective * view.look.objective), residuals, gradient(view))
 
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(one_step, jnp.int32(0)))
 
-    def one_batch(batch: Int[Array, ""], start: PyTree) -> Means:
-        def add(step: Int[Array, ""], total: Means) -> Means:
+    def one_batch(batch: Int[Array, ""], start: PyTree) -> PointMeans:
+        def add(step: Int[Array, ""], total: PointMeans) -> PointMeans:
             return jax.tree.map(jnp.add, total, one_step(batch * plan.steps + step + plan.first))
 
         return jax.lax.fori_loop(0, plan.steps, add, nothing._replace(gradient=start))
 
-    def kept(spread: BatchMeans, batch: Int[Array, ""]) -> tuple[BatchMeans, Means]:
+    def kept(spread: BatchMeans, batch: Int[Array, ""]) -> tuple[BatchMeans, PointMeans]:
         seen = one_batch(batch, nothing.gradient)
         return spread.plus(seen.gradient, batch), seen._replace(gradient=None)
 
-    def summed(total: PyTree, batch: Int[Array, ""]) -> tuple[PyTree, Means]:
+    def summed(total: PyTree, batch: Int[Array, ""]) -> tuple[PyTree, PointMeans]:
         seen = one_batch(batch, total)
         return seen.gradient, seen._replace(gradient=None)
 

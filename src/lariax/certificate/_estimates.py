@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from lariax.certificate._cone import Face
-from lariax.certificate._draws import Means, SampledPoint, batch_means
+from lariax.certificate._draws import PointMeans, SampledPoint, batch_means
 from lariax.certificate._interval import Errors, Intervals, Level, errors, interval, level, mean_intervals
 from lariax.certificate._multipliers import Fit, fit_dense, fit_multipliers
 from lariax.certificate._sizes import Magnitudes, row_sizes
@@ -84,14 +84,14 @@ _at_once = compiled()(_estimate)
 
 
 @eqx.filter_jit
-def means_of(point: SampledPoint, y: Multipliers) -> Means:
+def means_of(point: SampledPoint, y: Multipliers) -> PointMeans:
     """Of the objective, the residuals and the gradient of the Lagrangian."""
     return batch_means(point, lambda view: view.pull(point.oracle.split(y)), apart=True)
 
 
 def estimates(
     structure: AbstractStructure,
-    means: Means,
+    means: PointMeans,
     z: Vector,
     y: Multipliers,
     at: Levels,
@@ -160,7 +160,7 @@ def natural_residual(structure: AbstractStructure, spread: BatchMeans, z: Vector
 def _intervals(
     structure: AbstractStructure,
     judged: Float[Array, "k m"],
-    seen: Means,
+    seen: PointMeans,
     z: Vector,
     y: Multipliers,
     at: Levels,
@@ -286,7 +286,7 @@ def _one_step(structure: AbstractStructure, z: Vector) -> Callable[[Vector], Vec
 
 @eqx.filter_jit
 def estimates_from_means(
-    structure: AbstractStructure, z: Vector, y: Multipliers, means: Means, at: Levels, fitted: Fit | None
+    structure: AbstractStructure, z: Vector, y: Multipliers, means: PointMeans, at: Levels, fitted: Fit | None
 ) -> Estimates:
     """`estimates` without units of their own, from batch means that another library has made."""
     return estimates(structure, means._replace(gradient=BatchMeans.of(means.gradient)), z, y, at, None, fitted)
@@ -294,7 +294,7 @@ def estimates_from_means(
 
 @eqx.filter_jit
 def fit_from_means(
-    structure: AbstractStructure, z: Vector, means: Means, slope: Vector, jacobian: Float[Array, "m d"]
+    structure: AbstractStructure, z: Vector, means: PointMeans, slope: Vector, jacobian: Float[Array, "m d"]
 ) -> Fit:
     """Least-squares multipliers from batch means of the values, the mean of grad f and the mean Jacobian."""
     sizes = row_sizes(structure, jnp.mean(means.residuals, axis=0))

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Key
 
 from lariax.certificate._cone import Face, face_of, nearest_in_cone
-from lariax.certificate._draws import Means, SampledPoint, View, batch_means
+from lariax.certificate._draws import PointMeans, SampledPoint, View, batch_means
 from lariax.oracle import AbstractStructure, Oracle, Vector
 
 MOST_JACOBIAN_ROWS = 512
@@ -28,7 +28,7 @@ class Fit(NamedTuple):
 
     multipliers: Multipliers
     face: Face | None
-    seen: Means | None
+    seen: PointMeans | None
 
 
 def forms_jacobian(structure: AbstractStructure) -> bool:
@@ -67,7 +67,7 @@ def fit_multipliers(point: SampledPoint, residual: Callable[[Vector], Vector], s
 
 def fit_dense(
     structure: AbstractStructure,
-    seen: Means,
+    seen: PointMeans,
     slope: Vector,
     jacobian: Float[Array, "m d"],
     residual: Callable[[Vector], Vector],

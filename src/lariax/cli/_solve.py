@@ -17,7 +17,7 @@ from lariax.cli._tasks import Task, find, method_of, split, task_of
 from lariax.loop import FAILURES, Checkpoint, CheckpointError, Result, resume
 from lariax.loop import solve as run
 from lariax.runs import (
-    Claim,
+    ClaimedFolder,
     RunFolderError,
     SavedRun,
     certificate_to_json,
@@ -73,7 +73,7 @@ class _Work:
     """A run that is ready to go."""
 
     task: Task
-    place: Claim
+    place: ClaimedFolder
     settings: Mapping[str, Any]
     go: Callable[[], Result]
 
@@ -119,7 +119,7 @@ def _resumed(screen: Screen, order: Order, folder: Path) -> _Work:
     def go() -> Result:
         return resume(folder / CHECKPOINT, task.problem, **order.budgets, x0=task.x0, progress=screen.watched)
 
-    return _Work(task, Claim(folder), settings, go)
+    return _Work(task, ClaimedFolder(folder), settings, go)
 
 
 def _again(about: Mapping[str, Any], folder: Path) -> str:
@@ -177,7 +177,7 @@ def _judged(screen: Screen, work: _Work, result: Result) -> SavedRun:
     return saved(result, work.place.folder.name, work.settings, pictures, certificate, why, measures)
 
 
-def _conclude(screen: Screen, run: SavedRun, place: Claim, asked: bool) -> None:
+def _conclude(screen: Screen, run: SavedRun, place: ClaimedFolder, asked: bool) -> None:
     screen.show(run)
     folder = _keep(screen, run, place)
     page = folder / "report.html"
@@ -195,7 +195,7 @@ def _conclude(screen: Screen, run: SavedRun, place: Claim, asked: bool) -> None:
         raise typer.Exit(NOT_AS_ASKED)
 
 
-def _keep(screen: Screen, run: SavedRun, place: Claim) -> Path:
+def _keep(screen: Screen, run: SavedRun, place: ClaimedFolder) -> Path:
     """Write the folder; on a full disk somewhere else, so that the answer is not lost."""
     try:
         return _write(run, place)
@@ -203,7 +203,7 @@ def _keep(screen: Screen, run: SavedRun, place: Claim) -> Path:
         screen.err.print(f"lariax: cannot write {place.folder}: {getattr(error, 'strerror', error)}.", style="red")
         if place.is_new:
             place.give_up()
-        spare = Claim(Path(tempfile.mkdtemp(prefix="lariax-")))
+        spare = ClaimedFolder(Path(tempfile.mkdtemp(prefix="lariax-")))
         try:
             folder = _write(run, spare)
         except (OSError, RunFolderError):
@@ -215,7 +215,7 @@ def _keep(screen: Screen, run: SavedRun, place: Claim) -> Path:
         return folder
 
 
-def _write(run: SavedRun, place: Claim) -> Path:
+def _write(run: SavedRun, place: ClaimedFolder) -> Path:
     place.write(run)
     report.write([run], place.folder / "report.html")
     return place.folder

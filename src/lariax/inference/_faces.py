@@ -14,7 +14,8 @@ from jaxtyping import Float, PyTree
 from lariax.inference._errors import InferenceError
 from lariax.oracle import Oracle
 from lariax.prox import AbstractProximable
-from lariax.sets import AbstractIntervals, Affine, Everything, HalfSpace, L2Ball, Product, Simplex
+from lariax.sets import Affine, Everything, HalfSpace, L2Ball, Product, Simplex
+from lariax.sets._intervals import AbstractIntervals
 
 Vector = np.ndarray
 SETTLED = 16  # disturbances of the gradient under which a face must stay the same

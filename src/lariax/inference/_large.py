@@ -15,9 +15,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy
 from jaxtyping import Array, Bool, Float
 
+import scipy
 from lariax.inference._errors import InferenceError
 from lariax.inference._inference import Candidate, standard_errors
 from lariax.inference._models import choices_of

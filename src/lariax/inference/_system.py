@@ -13,9 +13,9 @@ which asks H to be positive definite along the null space alone: the second-orde
 from typing import NamedTuple
 
 import numpy as np
-import scipy
 from jaxtyping import Bool, Float
 
+import scipy
 from lariax.inference._errors import InferenceError
 
 Vector = np.ndarray

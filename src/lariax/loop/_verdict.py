@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, Key
 
+import scipy
 from lariax.compilation import compiled
 from lariax.loop._unbounded import falls_without_end
 from lariax.methods import Diagnosis

@@ -11,11 +11,11 @@ from lariax.methods._base import (
     check_positive,
     linear_system,
 )
-from lariax.methods._choice import Fitted, choose, fitted, in_precision, oracle_for, prepared
+from lariax.methods._choice import FittedMethod, choose, fitted, in_precision, oracle_for, prepared
 from lariax.methods._dual_penalty import DualPenalty
 from lariax.methods._face import linearized
 from lariax.methods._linearized_alm import LinearizedALM
-from lariax.methods._multiplier_rule import Look, MultiplierRule, multiplier_rule
+from lariax.methods._multiplier_rule import GradientLook, MultiplierRule, multiplier_rule
 from lariax.methods._nearest import nearest, unbounded
 from lariax.methods._optax import Optax
 from lariax.methods._quadratic_penalty import QuadraticPenalty
@@ -28,9 +28,9 @@ __all__ = [
     "Answer",
     "Diagnosis",
     "DualPenalty",
-    "Fitted",
+    "FittedMethod",
+    "GradientLook",
     "LinearizedALM",
-    "Look",
     "MultiplierRule",
     "Needs",
     "Optax",

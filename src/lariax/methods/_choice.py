@@ -17,7 +17,7 @@ SHARED = TrackedLagrangian()
 """Whom the oracle is made for before `auto` has chosen: both of its methods need the same one."""
 
 
-class Fitted(NamedTuple):
+class FittedMethod(NamedTuple):
     oracle: Oracle
     method: AbstractMethod  # prepared for the problem, hyperparameters in the precision of x
     choice: str  # what was decided for the user, in words
@@ -30,7 +30,7 @@ def fitted(
     method: Any,
     batch_size: int,
     iterations: int | None = None,
-) -> Fitted:
+) -> FittedMethod:
     """A method on a problem; `samples` holds the shape of one sample of each source, `iterations` the budget if that is
     what limits the run."""
     if not isinstance(method, AbstractMethod | str) or (isinstance(method, str) and method != "auto"):
@@ -41,7 +41,7 @@ def fitted(
     if oracle.batch_size != batch_size and oracle.draws_per_iteration:
         remark = f"Batches are of {oracle.batch_size} samples, the fewest that {type(chosen).__name__} takes."
         choice = f"{choice} {remark}".lstrip()
-    return Fitted(oracle, prepared(chosen, oracle, x, iterations), choice)
+    return FittedMethod(oracle, prepared(chosen, oracle, x, iterations), choice)
 
 
 def oracle_for(

@@ -42,7 +42,7 @@ class Ruled(NamedTuple):
 RuleState = dict[str, Ruled]
 
 
-class Look(NamedTuple):
+class GradientLook(NamedTuple):
     """What one look says of the gradients of objective and constraint."""
 
     products: tuple[Any, Any]  # of the gradients of two halves of a batch
@@ -61,8 +61,8 @@ def multiplier_rule(constraints: Mapping[str, Any], steps: int | None = None) ->
     """The rule of `lx.Multipliers` as a pair of pure functions, in the manner of optax: for jit, scan and vmap.
 
     `update(state, values, variances=None, objective_variance=None, looks=None)` takes means by name, the variances of
-    those means and that of the mean objective where they are known, and now and then a `Look` by name. What is not
-    finite is left out.
+    those means and that of the mean objective where they are known, and now and then a `GradientLook` by name. What is
+    not finite is left out.
 
     Arguments:
         constraints: `Equal`, `AtMost` or `AtLeast` by name, without functions: `lx.AtMost(bound=0.02)`.
@@ -86,7 +86,7 @@ def multiplier_rule(constraints: Mapping[str, Any], steps: int | None = None) ->
         values: Mapping[str, Any],
         variances: Mapping[str, Any] | None = None,
         objective_variance: Any = None,
-        looks: Mapping[str, Look] | None = None,
+        looks: Mapping[str, GradientLook] | None = None,
     ) -> tuple[Named, RuleState]:
         multipliers, new = {}, {}
         for name, constraint in constraints.items():

@@ -10,8 +10,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from lariax.methods._base import AbstractMethod, Answer, Diagnosis, Needs
 from lariax.methods._multiplier_rule import Ruled, started, turned, weighed
-from lariax.oracle import Batch, Oracle, Vector
-from lariax.oracle import Look as Seen
+from lariax.oracle import Batch, Look, Oracle, Vector
 from lariax.prox import Zero
 from lariax.sets import Everything
 from lariax.tuned import Kind, looked, unit_of
@@ -145,7 +144,7 @@ def _joined(parts: Sequence[Array], oracle: Oracle) -> Float[Array, " m"]:
     return jnp.concatenate(parts) if parts else jnp.zeros(0, oracle.dtype)
 
 
-def _of_entry(oracle: Oracle, half: Seen, which: int, looks: Any) -> Vector:
+def _of_entry(oracle: Oracle, half: Look, which: int, looks: Any) -> Vector:
     """The gradient of one entry of a constraint, each in its turn."""
     block = oracle.blocks[which]
     weights = jnp.zeros(oracle.rows, oracle.dtype).at[block.start + looks.astype(int) % block.size].set(1.0)

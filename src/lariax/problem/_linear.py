@@ -8,11 +8,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy
 from jax.experimental import sparse
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, ArrayLike, PyTree
 
+import scipy
 from lariax.problem import _spectrum as spectrum
 from lariax.problem._constraints import AbstractConstraint, _Shared
 from lariax.problem._sources import AbstractSource

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
 import scipy  # its parts are loaded when they are used
 
 Operator = Any  # a scipy.sparse.linalg.LinearOperator

@@ -29,7 +29,12 @@ SHOWN = ("stationarity", "feasibility")
 
 
 class Slope(NamedTuple):
-    """Of log(mean over seeds) against log(K), by least squares, with a bootstrap interval over the seeds."""
+    """Of log(mean over seeds) against log(K), by least squares, with a bootstrap interval over the seeds.
+
+    >>> import lariax as lx
+    >>> lx.rates.Slope(-0.2, low=-0.21, high=-0.19).high < -0.15
+    True
+    """
 
     estimate: float
     low: float
@@ -53,7 +58,7 @@ def slope(measured: Measured, measure: str) -> Slope:
     return Slope(estimate, float(np.quantile(resampled, tail)), float(np.quantile(resampled, 1 - tail)))
 
 
-class Claim(NamedTuple):
+class Finding(NamedTuple):
     """A sentence that a measurement can refute."""
 
     sentence: str
@@ -62,7 +67,13 @@ class Claim(NamedTuple):
 
 @dataclass(frozen=True)
 class Report:
-    """All that was measured, by case and variant."""
+    """All that was measured, by case and variant.
+
+    >>> import lariax as lx
+    >>> report = lx.rates.measure(["III"], seeds=8, longest=10_000)  # doctest: +SKIP
+    >>> all(claim.holds for claim in report.claims())  # doctest: +SKIP
+    True
+    """
 
     measured: list[Measured]
     seconds: float
@@ -73,7 +84,7 @@ class Report:
     def level(self, measured: Measured, measure: str, mark: int) -> float:
         return float(measured.means[:, mark, MEASURES.index(measure)].mean())
 
-    def claims(self) -> list[Claim]:
+    def claims(self) -> list[Finding]:
         """What must hold, for the cases that were measured."""
         found = []
         for case, theorem in THEOREM.items():
@@ -82,14 +93,16 @@ class Report:
             if own is not None:
                 for measure, noise in zip(SHOWN, ("error", "moved"), strict=True):
                     high = slope(own, measure).high
-                    found.append(Claim(f"{case}: {measure} slope at most {limit:.3f}, found {high:.3f}", high <= limit))
+                    found.append(
+                        Finding(f"{case}: {measure} slope at most {limit:.3f}, found {high:.3f}", high <= limit)
+                    )
                     ratio = self.level(own, measure, 0) / self.level(own, noise, 0)
                     sentence = f"{case}: {measure} at K = {SHORTEST:,} at most {TRANSIENT:g} times the noise"
-                    found.append(Claim(f"{sentence}, found {ratio:.2f}", ratio <= TRANSIENT))
+                    found.append(Finding(f"{sentence}, found {ratio:.2f}", ratio <= TRANSIENT))
             if ablated is not None:
                 low = slope(ablated, "stationarity").low
                 sentence = f"{case}: no STORM misses that stationarity slope, found at least {low:.3f}"
-                found.append(Claim(sentence, low > limit))
+                found.append(Finding(sentence, low > limit))
         return found
 
     def markdown(self) -> str:

@@ -17,7 +17,7 @@ MEASURES = ("stationarity", "feasibility", "error", "moved", "multipliers")
 over the penalty; ||y||."""
 
 
-class Watch(NamedTuple):
+class WatchedState(NamedTuple):
     inner: State
     sums: Float[Array, "marks measures"]  # of the measures from the burn-in up to each mark
 
@@ -44,14 +44,14 @@ class Watched(AbstractMethod):
     def prepare(self, oracle: Oracle, x: PyTree[Array], iterations: int | None = None) -> "Watched":
         return replace(self, method=self.method.prepare(oracle, x, iterations))
 
-    def init(self, oracle: Oracle, point: Vector, batches: Batch) -> Watch:
+    def init(self, oracle: Oracle, point: Vector, batches: Batch) -> WatchedState:
         sums = jnp.zeros((len(self.marks), len(MEASURES)), oracle.dtype)
-        return Watch(self.method.init(oracle, point, batches), sums)
+        return WatchedState(self.method.init(oracle, point, batches), sums)
 
-    def step(self, oracle: Oracle, state: Watch, k: Float[Array, ""], batch: Batch) -> Watch:
+    def step(self, oracle: Oracle, state: WatchedState, k: Float[Array, ""], batch: Batch) -> WatchedState:
         inner = self.method.step(oracle, state.inner, k, self._seen(oracle, batch))
         counts = (k > self.burn_in) & (k <= jnp.asarray(self.marks))
-        return Watch(inner, state.sums + counts[:, None] * self.measures(oracle, inner, k))
+        return WatchedState(inner, state.sums + counts[:, None] * self.measures(oracle, inner, k))
 
     def measures(self, oracle: Oracle, inner: State, k: Float[Array, ""]) -> Float[Array, " measures"]:
         """Of the state after iteration k, with the multiplier that the theorem certifies."""
@@ -76,8 +76,8 @@ class Watched(AbstractMethod):
             return penalty * values + (inner.multipliers if isinstance(self.method, DualPenalty) else 0)
         return jnp.zeros_like(values)
 
-    def answer(self, oracle: Oracle, state: Watch, k: Float[Array, ""]) -> Answer:
+    def answer(self, oracle: Oracle, state: WatchedState, k: Float[Array, ""]) -> Answer:
         return self.method.answer(oracle, state.inner, k)
 
-    def observe(self, oracle: Oracle, state: Watch, k: Float[Array, ""]) -> dict[str, Array]:
+    def observe(self, oracle: Oracle, state: WatchedState, k: Float[Array, ""]) -> dict[str, Array]:
         return {"sums": state.sums}

@@ -27,10 +27,10 @@ from lariax.runs._inference import inference_to_json
 from lariax.runs._json import RunFolderError, certificate_to_json, dumps, plain
 from lariax.runs._read import load, load_settings
 from lariax.runs._saved import SavedInference, SavedRun, leaves_of, lines_of, saved, versions
-from lariax.runs._write import Claim, claim, claim_next, keep_certificate, keep_inference, save
+from lariax.runs._write import ClaimedFolder, claim, claim_next, keep_certificate, keep_inference, save
 
 __all__ = [
-    "Claim",
+    "ClaimedFolder",
     "RunFolderError",
     "SavedInference",
     "SavedRun",

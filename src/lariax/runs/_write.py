@@ -27,7 +27,7 @@ class TakenError(RunFolderError):
 
 
 @dataclass(frozen=True)
-class Claim:
+class ClaimedFolder:
     """A folder that is ours, made before the run so that a bad place is found out early."""
 
     folder: Path
@@ -72,7 +72,7 @@ class Claim:
                 parent.rmdir()
 
 
-def claim(folder: str | Path) -> Claim:
+def claim(folder: str | Path) -> ClaimedFolder:
     """Make a new folder for a run. One that exists is never touched."""
     path = Path(folder)
     made = tuple(parent for parent in path.parents if not parent.exists())
@@ -84,10 +84,10 @@ def claim(folder: str | Path) -> Claim:
             raise TakenError(f"{path} exists already, and a run needs a new folder. Choose another name.") from error
     except OSError as error:
         raise RunFolderError(f"cannot make the folder {path}: {error.strerror}.") from error
-    return Claim(path, made, is_new=True)
+    return ClaimedFolder(path, made, is_new=True)
 
 
-def claim_next(parent: str | Path, name: str) -> Claim:
+def claim_next(parent: str | Path, name: str) -> ClaimedFolder:
     """parent/name-1, or the first of -2, -3, ... that is free, also when others look for one at the same time."""
     stem = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in name)[:60].strip("-") or "run"
     for i in itertools.count(1):
@@ -109,6 +109,15 @@ def save(
         folder: where; it must not exist.
         settings: anything worth keeping about how the run was made, added to what the result knows itself.
         pictures: of the problem at result.x, such as `case.pictures(result.x)` of the gallery.
+
+    >>> import tempfile, jax.numpy as jnp, lariax as lx
+    >>> from lariax import runs
+    >>> problem = lx.Problem(lambda x: jnp.sum((x - 1) ** 2), constraints={"sum": lx.Equal(jnp.sum, 1.0, samples=None)})
+    >>> result = lx.solve(problem, jnp.zeros(2), iterations=100)
+    >>> with tempfile.TemporaryDirectory() as parent:
+    ...     folder = runs.save(result, f"{parent}/first")
+    ...     sorted(path.name for path in folder.iterdir() if path.suffix == ".npz")
+    ['answer.npz']
     """
     if result.continuation is None:
         raise ValueError("a run that was traced (jit, vmap) has no certificate and no history of its own to save.")

@@ -6,13 +6,12 @@ one matrix; `Product` gives each part of x its own set.
 """
 
 from lariax.sets._base import AbstractSet
-from lariax.sets._intervals import AbstractIntervals, Box, Everything, LInfBall, NonNegative
+from lariax.sets._intervals import Box, Everything, LInfBall, NonNegative
 from lariax.sets._matrices import NuclearBall, PSDCone, SpectralBall
 from lariax.sets._product import Product
 from lariax.sets._vectors import Affine, HalfSpace, L1Ball, L2Ball, SecondOrderCone, Simplex
 
 __all__ = [
-    "AbstractIntervals",
     "AbstractSet",
     "Affine",
     "Box",

@@ -19,7 +19,7 @@ from lariax.certificate import (
     Estimates,
     Fit,
     Levels,
-    Means,
+    PointMeans,
     Scope,
     estimates_from_means,
     fit_from_means,
@@ -28,7 +28,7 @@ from lariax.certificate import (
 from lariax.oracle import Coordinates, Structure
 from lariax.prox import AbstractProximable, Zero
 from lariax.torch._batches import rows_of
-from lariax.torch._constraints import AbstractConstraint, Constraints, Seen
+from lariax.torch._constraints import AbstractConstraint, ClosureValues, Constraints
 from lariax.torch._multipliers import Multipliers
 from lariax.torch._optimizer import AbstractConstrained
 from lariax.torch._passes import Closure, Passes, Space, precision_of
@@ -67,6 +67,16 @@ def certify(
         tolerance: up to where a violation or a distance counts as none, in the words used.
 
     Indexed constraints are about single training examples, and are not judged; a warning says so.
+
+    >>> import torch, lariax.torch as lt
+    >>> _ = torch.manual_seed(0)
+    >>> model, rows = torch.nn.Linear(2, 1), torch.randn(256, 2)
+    >>> def closure(batch):
+    ...     out = model(batch).squeeze(1)
+    ...     return (out - batch[:, 0]) ** 2, {"mean": out}
+    >>> certificate = lt.certify(model, closure, rows.split(16), {"mean": lt.AtMost(5.0)})
+    >>> certificate.constraints["mean"].holds
+    'surely'
     """
     check_confidence(confidence)
     found = constraints.multipliers if isinstance(constraints, AbstractConstrained | Multipliers) else {}
@@ -141,14 +151,14 @@ class _ModelCertifier(AbstractCertifier):
         parts = self._means.parts(first, self._means.parts_of(first))
         objective, residuals = map(np.stack, zip(*map(self._means.values, parts), strict=True))
         slope, jacobian = self._means.jacobian(first)
-        values = Means(self._array(objective), self._array(residuals), None)
+        values = PointMeans(self._array(objective), self._array(residuals), None)
         return fit_from_means(self.structure, self.z, values, self._array(slope), self._array(jacobian))
 
     def estimate(self, y: Any, share: float, fit: Fit | None) -> tuple[Estimates, Levels, BatchPlan, int]:
         means, batches = self._means, self._batches
         first, rest = (batches, batches) if fit is None else (batches[::2], batches[1::2])
         parts = [batches] if self.scope.exact else means.parts(rest, means.parts_of(first))
-        found = Means(*map(self._array, means.of_lagrangian(parts, np.asarray(y))))
+        found = PointMeans(*map(self._array, means.of_lagrangian(parts, np.asarray(y))))
         rows = sum(map(means.rows, parts[0]))
         plan = BatchPlan(len(parts), rows, np.asarray(1, np.int32))
         at = self.levels(plan.batches, share, fit)
@@ -193,7 +203,7 @@ class _Means:
         bound = jnp.full(layout.size, self.constraints.bounds_here, coordinates.dtype)
         return Structure(coordinates, layout, bound, simple), coordinates.ravel(x)
 
-    def look(self, batch: Any, graph: bool = True) -> list[Seen]:
+    def look(self, batch: Any, graph: bool = True) -> list[ClosureValues]:
         return [self.passes.call(self.closure, piece, graph=graph) for piece in self.passes.whole(batch)]
 
     def parts_of(self, batches: list[Any]) -> int:

@@ -109,7 +109,7 @@ class Indexed(NamedTuple):
     examples: Tensor
 
 
-class Seen(NamedTuple):
+class ClosureValues(NamedTuple):
     """What the closure gave for one piece of a batch."""
 
     size: int
@@ -118,8 +118,8 @@ class Seen(NamedTuple):
     slopes: list[Tensor]  # what gradients are taken of, constraint by constraint, the indexed ones last
     indexed: list[tuple[Tensor, Tensor]]  # residuals and example numbers of the indexed constraints
 
-    def without_graph(self) -> "Seen":
-        return Seen(self.size, self.loss.detach(), self.residuals, [], self.indexed)
+    def without_graph(self) -> "ClosureValues":
+        return ClosureValues(self.size, self.loss.detach(), self.residuals, [], self.indexed)
 
 
 class Constraints:
@@ -173,7 +173,7 @@ class Constraints:
 
     # --- reading an answer
 
-    def read(self, answer: Any, count: int | None, *, graph: bool = True) -> Seen:
+    def read(self, answer: Any, count: int | None, *, graph: bool = True) -> ClosureValues:
         """The closure's answer for `count` rows (None: not known yet), checked."""
         loss, values = self._parts(answer)
         if not isinstance(loss, Tensor):
@@ -199,7 +199,7 @@ class Constraints:
                 self.shapes, self.layout = {}, Layout(())
             raise
 
-    def _seen(self, loss: Tensor, values: Mapping[str, Any], count: int, graph: bool) -> Seen:
+    def _seen(self, loss: Tensor, values: Mapping[str, Any], count: int, graph: bool) -> ClosureValues:
         rows, slopes = [], []
         for name in self.named:
             value, slope = self._pair(name, values[name], graph)
@@ -230,7 +230,7 @@ class Constraints:
             rest = constraint.sign * (value.detach().to(self.dtype).reshape(count) - float(constraint.bound))
             indexed.append((rest, examples.reshape(count)))
             slopes.append(slope)
-        return Seen(count, loss, self._residuals(rows, count), slopes, indexed)
+        return ClosureValues(count, loss, self._residuals(rows, count), slopes, indexed)
 
     def _residuals(self, rows: list[Tensor], count: int) -> Tensor:
         """sign (value - bound), from the values of the constraints row by row."""
@@ -246,7 +246,7 @@ class Constraints:
         mean = rows.mean(dim=0)
         return mean if self.all_random else torch.where(self.random, mean, rows[0])
 
-    def slope_means(self, seen: Seen) -> Tensor:
+    def slope_means(self, seen: ClosureValues) -> Tensor:
         """Means over the rows of what gradients are taken of, less the bounds, which have none."""
         parts = []
         for block, slope in zip(self.blocks, seen.slopes, strict=False):
@@ -254,7 +254,7 @@ class Constraints:
             parts.append(block.sign * mean.reshape(-1).to(self.dtype))
         return torch.cat(parts)
 
-    def mean_loss(self, seen: Seen, rows: int) -> Tensor:
+    def mean_loss(self, seen: ClosureValues, rows: int) -> Tensor:
         """The piece's part of the mean over `rows` rows."""
         loss = seen.loss.detach()
         if loss.ndim == 1 and loss.dtype is self.dtype:
@@ -266,7 +266,7 @@ class Constraints:
         """Weights of residuals as those of the closure's values in a mean over `total` rows; arrays or tensors."""
         return weights * ((self.signs if isinstance(weights, Tensor) else self.signs_here) / total)
 
-    def cotangents(self, seen: Seen, weights: Tensor, indexed: list[Tensor], total: float) -> tuple[Any, Any]:
+    def cotangents(self, seen: ClosureValues, weights: Tensor, indexed: list[Tensor], total: float) -> tuple[Any, Any]:
         """(outputs, weights of their entries) for the gradient of  (sum of f + r . w over the piece's rows) / total.
 
         `weights` has one row for all rows of the piece, or one for each: w `of_values`.

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lariax.torch import _device
-from lariax.torch._constraints import Seen
+from lariax.torch._constraints import ClosureValues
 from lariax.torch._passes import Choice, Passes, Piece
 from lariax.tuned.rule import RuleState, violation
 
@@ -60,7 +60,7 @@ class IndexedMultipliers:
                 y[row][index] = new.clamp(min=0) if constraint.inequality else new
             self.changed[i] = index
 
-    def follow(self, looks: list[Seen], rows: int, s: RuleState) -> None:
+    def follow(self, looks: list[ClosureValues], rows: int, s: RuleState) -> None:
         """The self-tuned rule's move, and the penalty after it. A batch has so many rows."""
         if not self:
             return
@@ -69,7 +69,7 @@ class IndexedMultipliers:
         self.move([look.indexed for look in looks], lambda i, residual, _: lengths[i] * residual)
         self.penalty = (self.penalty[NEXT], float(s.curvature.largest) / self.size)
 
-    def signal(self, looks: list[Seen]) -> float:
+    def signal(self, looks: list[ClosureValues]) -> float:
         """What the examples' violations would change of the gradient, squared."""
         squares, seen = 0.0, self._joined([look.indexed for look in looks])
         for constraint, y, (residual, index) in zip(self.constraints.values(), self.tables, seen, strict=True):
@@ -77,7 +77,7 @@ class IndexedMultipliers:
             squares += float(torch.mean(left**2))
         return self.penalty[NEXT] ** 2 * self.size * squares
 
-    def swing(self, before: list[Seen], now: list[Seen]) -> float:
+    def swing(self, before: list[ClosureValues], now: list[ClosureValues]) -> float:
         """What new weights of examples may change of the gradient."""
         old, new = (
             self.weights(self._joined([look.indexed for look in looks]), which)

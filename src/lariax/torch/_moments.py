@@ -8,7 +8,7 @@ from lariax.torch._kernels import sum_of_squares
 from lariax.torch._passes import Passes
 
 
-class Moments:
+class VectorMoments:
     """Mean and spread of vectors, each the mean of `weight` independent ones."""
 
     def __init__(self, like: Tensor) -> None:
@@ -30,17 +30,17 @@ class Moments:
         self.mean = self.mean + apart * (weight / total)
         self.parts, self.weight = self.parts + parts, total
 
-    def joined(self, other: "Moments") -> "Moments":
+    def joined(self, other: "VectorMoments") -> "VectorMoments":
         self._merge(other.parts, other.weight, other.mean, other.squares)
         return self
 
-    def over(self, passes: Passes) -> "Moments":
+    def over(self, passes: Passes) -> "VectorMoments":
         """Of all processes together."""
         if passes.processes > 1:
             numbers = torch.tensor([self.parts, self.weight], dtype=torch.float64)
             everyone = passes.gather(numbers[None].to(self.mean.device)).cpu().tolist()
             vectors = passes.gather(torch.stack([self.mean, self.squares])[None])
-            together = Moments(self.mean)
+            together = VectorMoments(self.mean)
             for (parts, weight), (mean, squares) in zip(everyone, vectors, strict=True):
                 together._merge(int(parts), weight, mean, squares)
             return together

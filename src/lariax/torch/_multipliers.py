@@ -13,11 +13,11 @@ from torch import Tensor
 from lariax.torch._constraints import AbstractConstraint, Proxy
 from lariax.torch._looks import agreed, is_sharded, processes, sizes_of
 from lariax.torch._transfer import Transfer
-from lariax.tuned import Estimate, next_look
 from lariax.tuned import Multipliers as Core
+from lariax.tuned import ValueEstimate, next_look
 
 
-class Seen(NamedTuple):
+class ConstraintRows(NamedTuple):
     """One constraint in one batch."""
 
     value: Tensor  # what is compared with the bound, without gradient
@@ -122,7 +122,7 @@ class Multipliers:
         self._record(losses, seen, self._look(losses, seen, targets, shared is None), shared is None)
         return total
 
-    def _weighed(self, losses: Tensor, seen: dict[str, Seen]) -> Tensor:
+    def _weighed(self, losses: Tensor, seen: dict[str, ConstraintRows]) -> Tensor:
         """Rows are added up before their mean is taken: that is one operation less, and one less to differentiate."""
         rows, parts, constant = losses, [], 0.0
         for name, each in seen.items():
@@ -165,7 +165,7 @@ class Multipliers:
             self._weights[name] = weight, constant
         return self._weights[name]
 
-    def _exactly(self, name: str, each: Seen) -> list[Tensor]:
+    def _exactly(self, name: str, each: ConstraintRows) -> list[Tensor]:
         """An augmented term: a value without noise may weigh itself without bias."""
         if name not in self._weights:
             numbers = (*self.core.exactly(name), self.core.bounds[name])
@@ -215,7 +215,7 @@ class Multipliers:
         return self.core.multipliers
 
     @property
-    def values(self) -> dict[str, Estimate]:
+    def values(self) -> dict[str, ValueEstimate]:
         """By name: level, trend and standard error."""
         self._arrive()
         return self.core.values
@@ -254,7 +254,7 @@ class Multipliers:
 
     # --- inside
 
-    def _seen(self, name: str, given: Any) -> Seen:
+    def _seen(self, name: str, given: Any) -> ConstraintRows:
         value, slope = given if isinstance(given, Proxy) else (given, given)
         if not isinstance(value, Tensor) or not isinstance(slope, Tensor) or value.shape != slope.shape:
             raise TypeError(
@@ -262,10 +262,10 @@ class Multipliers:
                 f"{type(given).__name__}."
             )
         has_rows = value.ndim > 0 and not self.core.kinds[name].exact
-        return Seen(value.detach(), slope, has_rows)
+        return ConstraintRows(value.detach(), slope, has_rows)
 
     def _look(
-        self, losses: Tensor, seen: dict[str, Seen], targets: list[Tensor] | None, apart: bool
+        self, losses: Tensor, seen: dict[str, ConstraintRows], targets: list[Tensor] | None, apart: bool
     ) -> dict[str, list[Tensor]]:
         """Products of gradients of two halves and squares of those of the whole, of the objective and of each name."""
         call = self.core.calls + len(self._records) + 1
@@ -303,7 +303,7 @@ class Multipliers:
         return None
 
     def _looked(
-        self, losses: Tensor, seen: dict[str, Seen], targets: list[Tensor], apart: bool
+        self, losses: Tensor, seen: dict[str, ConstraintRows], targets: list[Tensor], apart: bool
     ) -> dict[str, list[Tensor]]:
         objective = sizes_of(losses if losses.ndim else None, losses.mean(), targets, apart, needed=True)
         found = {}
@@ -316,7 +316,9 @@ class Multipliers:
             found[name] = [objective[0], own[0], objective[1], own[1]]
         return found
 
-    def _record(self, losses: Tensor, seen: dict[str, Seen], looks: dict[str, list[Tensor]], apart: bool) -> None:
+    def _record(
+        self, losses: Tensor, seen: dict[str, ConstraintRows], looks: dict[str, list[Tensor]], apart: bool
+    ) -> None:
         spread = self._blind and losses.ndim > 0 and losses.shape[0] > 1 and not looks
         parts: list[tuple[str, tuple[int, ...], float | None]] = []
         numbers = [losses.detach().var() / len(losses)] if spread else []

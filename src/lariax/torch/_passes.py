@@ -13,7 +13,7 @@ import torch.distributed as distributed
 from torch import Tensor
 
 from lariax.torch._batches import rows_from, rows_of
-from lariax.torch._constraints import Constraints, Seen
+from lariax.torch._constraints import ClosureValues, Constraints
 
 Closure = Callable[[Any], tuple[Tensor, dict[str, Any]]]
 Vector = list[Tensor]
@@ -53,7 +53,7 @@ class Groups(NamedTuple):
     mean: Vector
 
 
-Choice = Callable[[int, Seen], tuple[Tensor, list[Tensor]]]
+Choice = Callable[[int, ClosureValues], tuple[Tensor, list[Tensor]]]
 """(number of a piece, what was seen of it) -> weights of its values in the whole batch's mean, and of its indexed
 constraints."""
 
@@ -178,7 +178,7 @@ class Passes:
             at += count
         return Cut(pieces, [(high - low) / total for low, high in pairwise(bounds)], total, len(parts) > 1)
 
-    def call(self, closure: Closure, piece: Piece, *, graph: bool = True) -> Seen:
+    def call(self, closure: Closure, piece: Piece, *, graph: bool = True) -> ClosureValues:
         count = None if piece.rows is None else piece.rows.stop - piece.rows.start
         if count is None:
             count = rows_of(piece.batch, None)
@@ -198,7 +198,9 @@ class Passes:
             self.differentiates = True
             return answer
 
-    def pull(self, seen: Seen, weights: Tensor, indexed: list[Tensor], total: float, keep: bool = False) -> Vector:
+    def pull(
+        self, seen: ClosureValues, weights: Tensor, indexed: list[Tensor], total: float, keep: bool = False
+    ) -> Vector:
         """This piece's part of the mean of  grad f + J^T w  over `total` rows: one backward pass."""
         gradients = self.gradient(*self.constraints.cotangents(seen, weights, indexed, total), keep)
         if gradients[0] is None and all(gradient is None for gradient in gradients):
@@ -209,8 +211,8 @@ class Passes:
         return self.space.pack(gradients)
 
     def copies(
-        self, closure: Closure, piece: Piece, count: int, seen: Seen | None = None
-    ) -> Iterator[tuple[Seen, bool]]:
+        self, closure: Closure, piece: Piece, count: int, seen: ClosureValues | None = None
+    ) -> Iterator[tuple[ClosureValues, bool]]:
         """What `count` backward passes start from, and whether it is to be kept for another: one forward pass, or,
         where its graph can be used once (a compiled model), as many with the same random numbers."""
         if not self.single_use:
@@ -224,8 +226,8 @@ class Passes:
         yield self.call(closure, piece) if seen is None else seen, False
 
     def backward(
-        self, closure: Closure, cut: Cut, sets: list[Choice], graphs: list[Seen] | None
-    ) -> tuple[list[Groups], list[Seen]]:
+        self, closure: Closure, cut: Cut, sets: list[Choice], graphs: list[ClosureValues] | None
+    ) -> tuple[list[Groups], list[ClosureValues]]:
         """Gradients of the Lagrangian for several sets of weights, group by group; and what was seen."""
         if graphs and len(graphs) == len(sets) == len(cut.shares) == 1:  # most calls, and quicker
             weights, indexed = sets[0](0, graphs[0])
@@ -289,12 +291,12 @@ class Passes:
 
     # --- what was seen of the pieces of a batch
 
-    def residuals(self, looks: list[Seen]) -> Tensor:
+    def residuals(self, looks: list[ClosureValues]) -> Tensor:
         """Of all rows of the whole batch."""
         rows = [look.residuals for look in looks]
         return self.gather(rows[0] if len(rows) == 1 else torch.cat(rows))
 
-    def mean_loss(self, looks: list[Seen]) -> Tensor:
+    def mean_loss(self, looks: list[ClosureValues]) -> Tensor:
         """Over the whole batch."""
         local = sum(look.size for look in looks)
         first, *rest = [self.constraints.mean_loss(look, local) for look in looks]

@@ -16,7 +16,8 @@ from torch import Tensor
 from lariax.problem import units
 from lariax.prox import L1, AbstractProximable, ElasticNet, Indicator, Zero
 from lariax.prox._numerics import spread
-from lariax.sets import AbstractIntervals, Everything, L2Ball
+from lariax.sets import Everything, L2Ball
+from lariax.sets._intervals import AbstractIntervals
 
 Params = list[Tensor]
 Proximal = Callable[[Params, Any], Params]

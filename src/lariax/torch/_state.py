@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten
 
-from lariax.torch._constraints import Seen
+from lariax.torch._constraints import ClosureValues
 from lariax.torch._passes import Vector
 from lariax.torch._transfer import Transfer
 from lariax.tuned.curvature import Curvature
@@ -32,7 +32,7 @@ class Evaluation(NamedTuple):
     turned: Turned
     fresh: Vector  # gradients at the current point
     stale: Vector  # and at the previous one
-    present: list[Seen]
+    present: list[ClosureValues]
     square: Tensor  # ||fresh||^2, still on the device
     limit: float  # of it; -1 where numbers are not finite
 

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from lariax.problem import probes
 from lariax.torch._batches import rows_of
-from lariax.torch._constraints import Seen
+from lariax.torch._constraints import ClosureValues
 from lariax.torch._indexed import IndexedMultipliers
-from lariax.torch._moments import Moments
+from lariax.torch._moments import VectorMoments
 from lariax.torch._passes import Closure, Passes, Piece, Vector, dense
 from lariax.tuned import host
 from lariax.tuned.constants import PROBES
@@ -27,7 +27,7 @@ from lariax.tuned.rule import FirstLook, Rule, RuleState
 from lariax.tuned.shape import PenaltyShape, ShapeInputs, shape_at
 from lariax.tuned.units import LAST_TURN, HessianEstimate, diagonal_of, next_scales
 
-Column = Callable[[Seen, int], Tensor]
+Column = Callable[[ClosureValues, int], Tensor]
 """(what was seen of a piece, a number) -> values row by row, or their mean."""
 
 ROW_ENTRIES = 2**21
@@ -107,14 +107,14 @@ class Survey:
         x = torch.cat([part.reshape(-1) for part in self.space.point()])
         return float(torch.sum((x if self.metric is None else x / self.metric) ** 2))
 
-    def objective(self, by_row: bool = True) -> Moments:
+    def objective(self, by_row: bool = True) -> VectorMoments:
         """The gradient of the objective, row by row where the closure gives its loss so."""
         rows = by_row and self.constraints.loss_by_row
         return self._moments(lambda seen, _: seen.loss, 1, rows, 1 + by_row)[0]
 
-    def _moments(self, column: Column, count: int, by_row: bool, groups: int) -> list[Moments]:
+    def _moments(self, column: Column, count: int, by_row: bool, groups: int) -> list[VectorMoments]:
         """Of the gradients of `count` columns, from sample to sample, or else from group to group of each batch."""
-        rows, parts = ([Moments(self.origin) for _ in range(count)] for _ in range(2))
+        rows, parts = ([VectorMoments(self.origin) for _ in range(count)] for _ in range(2))
         with self.passes.undisturbed(), torch.enable_grad():
             for batch in self.batches:
                 if by_row and self._cheap(batch, count):
@@ -145,7 +145,7 @@ class Survey:
         """On the first batch; in halves where the model may be large, as later passes are."""
         nothing = self.origin.new_zeros(self.constraints.rows)
 
-        def objective_alone(i: int, look: Seen) -> tuple[Tensor, list[Tensor]]:
+        def objective_alone(i: int, look: ClosureValues) -> tuple[Tensor, list[Tensor]]:
             return nothing, [torch.zeros_like(residual) for residual, _ in look.indexed]
 
         cut = self.passes.cut(self.batches[0], 1 + halved)
@@ -241,7 +241,7 @@ class Survey:
                 total = torch.stack([torch.sum(vector**2) for vector in self._mixed(pieces, seed)]).max()
         return max(float(total) / self._rows(batch), torch.finfo(total.dtype).tiny)
 
-    def _of_examples(self, look: Seen) -> list[Tensor]:
+    def _of_examples(self, look: ClosureValues) -> list[Tensor]:
         return [slope.reshape(-1) for slope in look.slopes[len(self.constraints.blocks) :]]
 
     def _mixed(self, pieces: list[Piece], seed: int) -> list[Tensor]:
@@ -270,7 +270,7 @@ class Survey:
         """The gradient of each row of the residuals, from sample to sample."""
         places = [(i, block, j) for i, block in enumerate(self.constraints.blocks) for j in range(block.size)]
 
-        def column(seen: Seen, row: int) -> Tensor:
+        def column(seen: ClosureValues, row: int) -> Tensor:
             i, block, j = places[row]
             values = seen.slopes[i].reshape(seen.size if block.random else 1, block.size)
             return values[:, j] * block.sign

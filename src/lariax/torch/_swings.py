@@ -1,55 +1,105 @@
-"""Do multipliers settle? Those of a `Proxy` whose values do not follow its surrogate swing, and that is to be said.
+"""Does a run get anywhere? Multipliers that swing, as those of a `Proxy` whose values do not follow its surrogate, and
+constraints that stay violated are to be told of.
 
-They are looked at now and then, further and further apart, with the refreshes.
+They are looked at now and then, evenly over the run: where the record is full, every second look is dropped, and the
+next ones are twice as far apart.
 """
 
-import warnings
+from typing import NamedTuple
 
 import numpy as np
 
-from lariax.problem import LariaxWarning
+from lariax.oracle import Block, Layout
+from lariax.tuned.rule import RuleState, violation
+from lariax.tuned.shape import diagonal
+from lariax.utils import warn
 
-LOOKS = 12
-"""So many looks are kept: their calls span a factor of about ten,"""
+LOOKS = 16
+"""So many looks, the last half of a run or more, are judged,"""
 
-TURNS = 3
-"""and so many turns among them are a swing,"""
+SWINGS_FROM, STAYS_FROM = 8, 64
+"""once they are so many calls apart: a start may swing, and violated constraints take their time."""
 
-WIDE = 0.5
-"""if from one turn to the next it is more than this part of the largest."""
+TURNS = 4
+"""So many turns among them are a swing,"""
+
+WIDE, STEEP = 0.5, 0.25
+"""if from one turn to the next it is more than WIDE times the largest, and STEEP times the objective's gradient."""
+
+ERRORS, UNMOVED = 2.5, 0.6
+"""A violation stays if its mean over the looks is so many standard errors of one, and if in the last quarter of them it
+is more than UNMOVED times what it was in the first."""
+
+ADVICE = "Train with Adam and lt.Multipliers, which is made for that, or take a surrogate that is nearer to the values."
 
 
-class Watch:
-    """Keeps the last multipliers, and says once if one of them swings."""
+class Seen(NamedTuple):
+    """Row by row."""
+
+    multipliers: np.ndarray
+    pulls: np.ndarray  # what they add to the gradient, in units of the objective's
+    left: np.ndarray  # violations,
+    error: np.ndarray  # and the variance of their errors
+
+
+class SwingWatch:
+    """Keeps what was seen now and then, and says once what is wrong."""
 
     def __init__(self) -> None:
-        self.seen: list[dict[str, np.ndarray]] = []
+        self.apart, self.last = 1, 0
+        self.seen: list[Seen] = []
         self.has_warned = False
 
-    def look(self, multipliers: dict[str, np.ndarray]) -> None:
-        self.seen = [*self.seen[1 - LOOKS :], multipliers]
-        if self.has_warned or len(self.seen) < LOOKS:
+    def look(self, call: int, s: RuleState, layout: Layout) -> None:
+        if self.has_warned or call <= self.last or call % self.apart:
             return
-        for name in multipliers:
-            for values in np.stack([each[name] for each in self.seen], axis=1):
-                if turns(values) >= TURNS and not self.has_warned:
-                    self.has_warned = True
-                    warnings.warn(
-                        f"the multiplier of {name!r} swings between {values.min():.2g} and {values.max():.2g} and does "
-                        "not settle, as where the values of a Proxy do not follow its surrogate. Train with Adam and "
-                        "lt.Multipliers, which is made for that, or take a surrogate that is nearer to the values.",
-                        LariaxWarning,
-                        stacklevel=6,
-                    )
+        self.last = call
+        if len(self.seen) == 2 * LOOKS:
+            self.apart, self.seen = 2 * self.apart, self.seen[1::2]
+        steep = np.sqrt(diagonal(np, s.shape.gram) / (s.max_gradient + np.finfo(float).tiny))
+        left = violation(np, layout.inequality, s.multipliers, s.constraints)
+        self.seen.append(Seen(s.multipliers, s.multipliers * steep, left, s.constraint_filter.error))
+        if len(self.seen) < 3 * LOOKS // 2:
+            return
+        for block in layout.blocks:
+            if wrong := self._judged(block):
+                self.has_warned = True
+                warn(f"constraint {block.name!r} {wrong}")
+                return
+
+    def _judged(self, block: Block) -> str:
+        """What is wrong with a constraint, if something is."""
+        parts = zip(*self.seen[-LOOKS:], strict=True)
+        multipliers, pulls, left, error = (np.stack(each, axis=1)[block.rows] for each in parts)
+        for row, values in enumerate(block.sign * multipliers):
+            if self.apart >= SWINGS_FROM and turns(pulls[row]) >= TURNS:
+                return (
+                    f"swings: its multiplier goes between {values.min():.2g} and {values.max():.2g} and does not "
+                    f"settle, as where the values of a Proxy do not follow its surrogate. {ADVICE}"
+                )
+            if self.apart >= STAYS_FROM and stays(left[row], error[row]):
+                return (
+                    f"stays violated, by {abs(np.mean(left[row])):.2g} over the last half of the calls. If its values "
+                    f"are those of a Proxy, they may not follow its surrogate: {ADVICE[0].lower()}{ADVICE[1:]} "
+                    "Otherwise ask whether all constraints can hold at once."
+                )
+        return ""
 
 
-def turns(values: np.ndarray) -> int:
+def turns(pulls: np.ndarray) -> int:
     """How often it goes the other way, by much."""
-    count, last, way = 0, values[0], 0.0
-    for value in values[1:]:
-        if abs(value - last) > WIDE * np.max(np.abs(values)):
-            count += np.sign(value - last) != way
-            last, way = value, np.sign(value - last)
-        elif way * (value - last) > 0:
-            last = value
+    wide = max(WIDE * float(np.max(np.abs(pulls))), STEEP)
+    count, last, way = 0, pulls[0], 0.0
+    for pull in pulls[1:]:
+        if abs(pull - last) > wide:
+            count += np.sign(pull - last) != way
+            last, way = pull, np.sign(pull - last)
+        elif way * (pull - last) > 0:
+            last = pull
     return count
+
+
+def stays(left: np.ndarray, error: np.ndarray) -> bool:
+    """Whether a violation neither ends nor falls."""
+    size, (first, *_, last) = np.mean(left), np.array_split(left, 4)
+    return bool(abs(size) > ERRORS * np.sqrt(np.mean(error)) and np.mean(last) / np.mean(first) > UNMOVED)

@@ -4,7 +4,6 @@ Vectors like the parameters stay on their device; everything else is a few numbe
 and turned over by the rule that the core uses.
 """
 
-import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -16,7 +15,7 @@ from torch import Tensor
 from lariax.methods import check_known
 from lariax.torch import _kernels, _sums
 from lariax.torch._batches import devices_of, on_devices, plain
-from lariax.torch._constraints import AbstractConstraint, Seen
+from lariax.torch._constraints import AbstractConstraint, ClosureValues
 from lariax.torch._kernels import sum_of_squares
 from lariax.torch._optimizer import AbstractConstrained
 from lariax.torch._passes import Choice, Closure, Cut, Kept, Vector, minus
@@ -24,7 +23,7 @@ from lariax.torch._proximal import units_of
 from lariax.torch._rows import RowRule
 from lariax.torch._state import Evaluation, Move, Pending, is_finite, leaves_of, state_of
 from lariax.torch._survey import Survey
-from lariax.torch._swings import Watch
+from lariax.torch._swings import SwingWatch
 from lariax.torch._transfer import Transfer
 from lariax.tuned import host
 from lariax.tuned.constants import REFRESH_SAMPLES, START_SAMPLES
@@ -32,6 +31,7 @@ from lariax.tuned.curvature import Measurement
 from lariax.tuned.filter import gain_at
 from lariax.tuned.rates import interval_at, next_refresh
 from lariax.tuned.rule import Gains, Rule, RuleState, Step, Turned, Weighed
+from lariax.utils import warn
 
 
 class TrackedLagrangian(AbstractConstrained):
@@ -102,7 +102,7 @@ class TrackedLagrangian(AbstractConstrained):
         self.moved = Move(0.0, 0.0, 0.0)
         self.rows = 0  # in a batch, over all processes
         self.has_warned = False
-        self.watch = Watch()
+        self.watch = SwingWatch()
         self.rules: RowRule | None = None  # once the rows are known
 
     # --- a call
@@ -129,6 +129,7 @@ class TrackedLagrangian(AbstractConstrained):
             self._finish(closure, seen, is_refresh, buffers)
         else:
             self._launch(seen, buffers)
+        self.watch.look(k, seen.old, self.constraints.layout)
         return loss
 
     def _evaluate(self, closure: Closure, cut: Cut, k: int, measuring: bool) -> Evaluation:
@@ -182,7 +183,7 @@ class TrackedLagrangian(AbstractConstrained):
         rows: Transfer,
         early: Transfer,
         halves: Transfer | None,
-        looks: tuple[list[Seen], list[Seen]],
+        looks: tuple[list[ClosureValues], list[ClosureValues]],
     ) -> Turned:
         """The numbers, once they have arrived."""
         tiny, seen, signal, swing = self.rule.tiny, None, 0.0, 0.0
@@ -260,11 +261,10 @@ class TrackedLagrangian(AbstractConstrained):
         """After a step that is taken back."""
         if not self.has_warned and (seen.limit < 0 or not np.isfinite(seen.square.item())):
             self.has_warned = True
-            warnings.warn(
+            warn(
                 f"in call {self.calls} or the one before it the loss, a constraint or a gradient was not finite: the "
                 "step to there is taken back, and the next ones are shorter. observe()['backed_off'] counts them.",
                 RuntimeWarning,
-                stacklevel=4,
             )
         return self.rule.back_off(seen.old)
 
@@ -332,7 +332,7 @@ class TrackedLagrangian(AbstractConstrained):
         self.calls += 1
         return loss
 
-    def _started(self, closure: Closure, cut: Cut) -> tuple[RuleState, list[Seen]]:
+    def _started(self, closure: Closure, cut: Cut) -> tuple[RuleState, list[ClosureValues]]:
         """From all batches collected; gradients and values from the first, of which it also returns what was seen."""
         rows = self.passes.rows(closure, cut.pieces).double().cpu().numpy()
         rules = self._make_rules()
@@ -365,7 +365,6 @@ class TrackedLagrangian(AbstractConstrained):
                 self.indexed.size = size
             else:
                 self.metric = before
-        self.watch.look({b.name: b.sign * s.multipliers[b.rows] for b in self.constraints.blocks})
 
     def _survey(self, closure: Closure, seed: int) -> Survey:
         scales = None

@@ -1,6 +1,6 @@
 """Our own rules as pure state transitions, generic over the array library."""
 
-from lariax.tuned._multipliers import Estimate, Multipliers, Shape, checked, kind_of
+from lariax.tuned._multipliers import ConstraintKind, Multipliers, ValueEstimate, checked, kind_of
 from lariax.tuned._pressure import (
     Kind,
     Pool,
@@ -24,13 +24,13 @@ from lariax.tuned._pressure import (
 )
 
 __all__ = [
-    "Estimate",
+    "ConstraintKind",
     "Kind",
     "Multipliers",
     "Pool",
     "Pressure",
-    "Shape",
     "Sizes",
+    "ValueEstimate",
     "checked",
     "emptied",
     "empty",

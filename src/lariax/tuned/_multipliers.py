@@ -1,7 +1,6 @@
 """Multipliers for a loop with an optimizer of its own, in plain numbers."""
 
 import math
-import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -29,12 +28,13 @@ from lariax.tuned._pressure import (
     unseen,
     weight_of,
 )
+from lariax.utils import warn
 
 MISSED = 100  # calls after which a constraint that nobody has measured is worth a word
 STUCK = 0.2  # share of the calls that a multiplier spends at its limit before that is worth a word
 
 
-class Shape(Protocol):
+class ConstraintKind(Protocol):
     """What a constraint says of itself: those of the core and those of `lariax.torch` do."""
 
     sign: Any
@@ -44,7 +44,7 @@ class Shape(Protocol):
     samples: Any
 
 
-class Estimate(NamedTuple):
+class ValueEstimate(NamedTuple):
     """Of a constraint's value, in the user's units."""
 
     level: Any
@@ -99,7 +99,7 @@ class Multipliers:
 
     def __init__(self, constraints: Mapping[str, Any], steps: int | None = None) -> None:
         checked(constraints, steps)
-        self.constraints: dict[str, Shape] = dict(constraints)
+        self.constraints: dict[str, ConstraintKind] = dict(constraints)
         self.steps = steps
         self.calls = 0
         self.kinds = {name: kind_of(c) for name, c in self.constraints.items()}
@@ -251,13 +251,13 @@ class Multipliers:
         return _plain(np.asarray(self.constraints[name].sign * weight + 0.0))
 
     @property
-    def values(self) -> dict[str, Estimate]:
+    def values(self) -> dict[str, ValueEstimate]:
         """By name: level, trend and standard error; not a number for what nobody has measured."""
         found = {}
         for name, constraint in self.constraints.items():
             state = self._pressures.get(name)
             if state is None:
-                found[name] = Estimate(math.nan, math.nan, math.nan)
+                found[name] = ValueEstimate(math.nan, math.nan, math.nan)
                 continue
             count = self._pools[name].count
             numbers = (
@@ -265,7 +265,7 @@ class Multipliers:
                 constraint.sign * state.slope,
                 np.sqrt(state.noise / np.maximum(1.0, np.minimum(count, 10 + 0.05 * count))),
             )
-            found[name] = Estimate(*(_plain(np.asarray(number)) for number in numbers))
+            found[name] = ValueEstimate(*(_plain(np.asarray(number)) for number in numbers))
         return found
 
     def observe(self) -> dict[str, float]:
@@ -351,7 +351,7 @@ class Multipliers:
     def _say(self, what: str, words: str) -> None:
         if what not in self._said:
             self._said.add(what)
-            warnings.warn(words, RuntimeWarning, stacklevel=5)
+            warn(words, RuntimeWarning)
 
 
 def _pair(name: str, given: Any) -> tuple[Any, Any]:

@@ -1,0 +1,130 @@
+"""What is known of the rates of a model, group by group."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lariax.sklearn._exact import Count, difference, lower, upper
+from lariax.sklearn._promise import Tested, row_shown
+from lariax.sklearn._rates import Plan
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One rate, of one group and one class."""
+
+    constraint: str
+    rate: str
+    group: str
+    label: Any
+    count: Count
+    low: float
+    high: float
+    shown: bool
+
+
+@dataclass(frozen=True)
+class RateCertificate:
+    """Rates on hard decisions, counted on rows that the model was not trained on (or on the training rows).
+
+    Attributes:
+        population: whether it is about new data (rows kept back), or about the training rows, where it is exact.
+        rows: how many rows were looked at.
+        confidence: of the promise, and of each interval.
+        entries: the rates, one a constraint, group and class.
+
+    `holds` is the promise: every constraint at once. The interval of a rate is exact (Clopper and Pearson; empirical
+    Bernstein for mean scores), for this rate alone and a model that was fixed before these rows were looked at.
+    """
+
+    population: bool
+    rows: int
+    confidence: float
+    holds: bool
+    entries: tuple[Entry, ...]
+    differences: dict[str, tuple[float, float, float]]
+
+    def to_frame(self) -> Any:
+        """A pandas frame, one row a rate."""
+        import pandas as pd
+
+        head = ("constraint", "rate", "group", "label")
+        records = [
+            {
+                **{name: getattr(entry, name) for name in head},
+                "estimate": entry.count.rate,
+                "low": entry.low,
+                "high": entry.high,
+                "hits": entry.count.hits,
+                "rows": entry.count.rows,
+                "shown": entry.shown,
+            }
+            for entry in self.entries
+        ]
+        return pd.DataFrame.from_records(records).set_index(list(head)) if records else pd.DataFrame()
+
+    @property
+    def by_group(self) -> Any:
+        """Estimates as a frame, groups down and constraints across, as fairlearn's `MetricFrame.by_group`."""
+        frame = self.to_frame().reset_index()
+        frame = frame[frame["group"] != ""]
+        return frame.pivot_table(index="group", columns="constraint", values="estimate", sort=False)
+
+    @property
+    def difference(self) -> Any:
+        """The largest difference of the groups' estimates, constraint by constraint, as `MetricFrame.difference()`."""
+        by_group = self.by_group
+        return (by_group.max() - by_group.min()).rename("difference")
+
+    def __str__(self) -> str:
+        where = "rows that were kept back" if self.population else "training rows"
+        lines = [f"{'Promised' if self.holds else 'Not promised'}, from {self.rows:,} {where}:"]
+        for entry in self.entries:
+            about = " ".join(str(word) for word in (entry.rate, entry.group and f"[{entry.group}]") if word)
+            lines.append(f"  {about}: {entry.count.rate:.4f} [{entry.low:.4f}, {entry.high:.4f}]")
+        for name, (middle, low, high) in self.differences.items():
+            lines.append(f"  largest difference of {name}: {middle:.4f} [{low:.4f}, {high:.4f}]")
+        return "\n".join(lines)
+
+
+def certificate_of(plan: Plan, tested: Tested, classes: Any, confidence: float, holds: bool) -> RateCertificate:
+    error, entries = 1 - confidence, []
+    for number, base in enumerate(plan.bases):
+        rows = [row for row in plan.rows if number in (row.first, row.second)]
+        count = tested.counts[number]
+        low, high = (
+            (lower(count, error / 2), upper(count, error / 2)) if tested.population else (count.rate, count.rate)
+        )
+        alone = [row for row in rows if row.second is None]
+        ok = all(row_shown(row, tested.counts, error) if tested.population else _met(row, tested) for row in alone)
+        label = classes[base.label] if base.label >= 0 else None
+        entries.append(
+            Entry(rows[0].name, base.rate, base.group, label, count, low, high, holds or (bool(alone) and ok))
+        )
+    return RateCertificate(
+        tested.population, tested.rows, confidence, holds, tuple(entries), _differences(plan, tested, error)
+    )
+
+
+def _met(row: Any, tested: Tested) -> bool:
+    rates = [count.rate for count in tested.counts]
+    other = 0.0 if row.second is None else row.slope * rates[row.second]
+    return bool(row.sign * (rates[row.first] - other) <= row.bound + 1e-12)
+
+
+def _differences(plan: Plan, tested: Tested, error: float) -> dict[str, tuple[float, float, float]]:
+    """Of each constraint that compares groups: the largest difference of two rates, with its interval."""
+    found: dict[str, tuple[float, float, float]] = {}
+    for row in plan.rows:
+        if row.second is None:
+            continue
+        first, second = tested.counts[row.first], tested.counts[row.second]
+        if not (first.rows and second.rows):
+            continue
+        middle = first.rate - second.rate
+        if middle < found.get(row.name, (-np.inf,))[0]:
+            continue
+        ends = difference(first, second, 1.0, error) if tested.population else (middle, middle)
+        found[row.name] = (middle, *ends)
+    return found

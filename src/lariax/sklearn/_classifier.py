@@ -1,0 +1,232 @@
+"""Classifiers that keep a bound."""
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.class_weight import compute_sample_weight
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from lariax.sklearn._certificate import RateCertificate, certificate_of
+from lariax.sklearn._choose import decided, probabilities
+from lariax.sklearn._constraints import Limit, at_most, checked
+from lariax.sklearn._groups import Columns
+from lariax.sklearn._linear import LinearTrainer
+from lariax.sklearn._promise import Asked, Outcome, Trainer, settled
+from lariax.sklearn._rates import Plan, planned
+from lariax.sklearn._train import Rows
+from lariax.utils import check_among, check_confidence, is_number, warn
+
+
+class PromiseError(RuntimeError):
+    """The constraints could not be promised, and `raise_on_failure=True` asked for an exception."""
+
+
+class _Classifier(ClassifierMixin, BaseEstimator):
+    """What both classifiers share."""
+
+    # set by the constructors of the classes below
+    hidden: Any
+    promise: Any
+    confidence: Any
+    C: Any
+    kept: Any
+    class_weight: Any
+    raise_on_failure: Any
+    random_state: Any
+
+    def _limits(self) -> dict[str, tuple[str, Limit]]:
+        raise NotImplementedError
+
+    _objective = "error"
+    _several = True  # classes
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, sensitive_features: Any = None) -> Self:
+        """Train on X and y, and test the promise on rows of them that are kept back.
+
+        Arguments:
+            X: (rows, features), dense or sparse, an array or a frame.
+            y: classes.
+            sample_weight: weights of rows in training; a promise about new data counts rows as they come.
+            sensitive_features: columns that tell groups apart, which the model does not see: a frame, a dict of
+                columns, or one column. Columns of X can be named in constraints without this; the model sees those.
+        """
+        limits = self._checked()
+        frame = X
+        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64)
+        check_classification_targets(y)
+        weight = None if sample_weight is None else _check_sample_weight(sample_weight, X, ensure_non_negative=True)
+        return self._fitted(limits, X, y, weight, sensitive_features, frame)
+
+    def _checked(self) -> dict[str, tuple[str, Limit]]:
+        """The constraints; everything else that the constructor was given is looked at too."""
+        check_among("promise", self.promise, ("population", "training"))
+        check_confidence(self.confidence)
+        if not (is_number(self.C) and self.C > 0):
+            raise ValueError(f"C must be positive, found {self.C!r}.")
+        if not (is_number(self.kept) and 0 < self.kept < 1):
+            raise ValueError(f"kept is a share of the rows, above 0 and below 1, found {self.kept!r}.")
+        return self._limits()
+
+    def _fitted(
+        self,
+        limits: dict[str, tuple[str, Limit]],
+        X: Any,
+        y: np.ndarray,
+        weight: np.ndarray | None,
+        sensitive: Any,
+        frame: Any,
+    ) -> Self:
+        weight = np.ones(len(y)) if weight is None else weight
+        used = weight > 0
+        self.classes_, codes = np.unique(y[used], return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(f"y has one class only, {self.classes_.tolist()}: there is nothing to tell apart.")
+        if len(self.classes_) > 2 and not self._several:
+            raise ValueError(f"Only binary classification is supported. Found {len(self.classes_)} classes in y.")
+        columns = Columns(sensitive, frame, y)
+        numbers = np.searchsorted(self.classes_, y).clip(0, len(self.classes_) - 1)
+        full = planned(limits, columns, numbers, self.classes_.tolist())
+        plan = full.at(np.flatnonzero(used))
+        own = compute_sample_weight(self.class_weight, y[used]) if self.class_weight is not None else 1.0
+        rows = Rows(X[used], codes, weight[used] * own, weight[used])
+        asked = Asked(self.promise, self.confidence, self.kept, self._objective)
+        outcome = settled(rows, plan, self._trainer(), asked, check_random_state(self.random_state))
+        self._take(outcome, plan)
+        return self
+
+    def _trainer(self) -> Trainer:
+        return LinearTrainer(self.C)
+
+    def _take(self, outcome: Outcome, plan: Plan) -> None:
+        """Set what the estimator shows, and say so if the promise could not be made."""
+        self._model = outcome.model
+        self.threshold_ = outcome.shift
+        self.status_, self.message_, self.rows_needed_ = outcome.status, outcome.message, outcome.rows_needed
+        holds = outcome.status in ("promised", "met")
+        self.certificate_: RateCertificate = certificate_of(
+            plan, outcome.tested, self.classes_.tolist(), self.confidence, holds
+        )
+        names = dict.fromkeys(row.name for row in plan.rows)
+        at = {name: [i for i, row in enumerate(plan.rows) if row.name == name] for name in names}
+        self.multipliers_ = {name: outcome.model.multipliers[numbers] for name, numbers in at.items()}
+        self.history_ = {
+            "loss": np.asarray([model.loss for model in outcome.models]),
+            "iterations": np.asarray([model.iterations for model in outcome.models]),
+            **{name: np.stack([model.values[numbers] for model in outcome.models]) for name, numbers in at.items()},
+        }
+        self.n_iter_ = max(1, sum(model.iterations for model in outcome.models))
+        if outcome.status in ("not_shown", "out_of_reach"):
+            if self.raise_on_failure:
+                raise PromiseError(outcome.message)
+            warn(outcome.message)
+
+    @property
+    def coef_(self) -> np.ndarray:
+        """Of a linear model: (1, features) for two classes, else (classes, features)."""
+        check_is_fitted(self, "classes_")
+        return np.ascontiguousarray(self._model.coef.T)
+
+    @property
+    def intercept_(self) -> np.ndarray:
+        check_is_fitted(self, "classes_")
+        return np.asarray(self._model.intercept)
+
+    def _scores(self, X: Any) -> np.ndarray:
+        check_is_fitted(self, "status_")
+        X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
+        return np.asarray(self._model.scores(X))
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Scores; the threshold is 0, the one that was chosen being part of the intercept."""
+        scores = self._scores(X)
+        return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Classes: those of the promise."""
+        decisions = decided(self._scores(X))
+        return np.asarray(self.classes_[decisions])
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probabilities of the classes, in the order of `classes_`; `predict` takes the largest. Where the threshold
+        was moved (`threshold_`) they are moved with it."""
+        return probabilities(self._scores(X))
+
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        return np.log(self.predict_proba(X))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+
+class ConstrainedClassifier(_Classifier):
+    """A classifier under constraints on its rates, which hold on new data with the confidence that is asked for."""
+
+    def __init__(
+        self,
+        constraints: Mapping[str, Any] | None = None,
+        hidden: tuple[int, ...] = (),
+        promise: str = "population",
+        confidence: float = 0.95,
+        *,
+        C: float = 1.0,
+        kept: float = 0.5,
+        class_weight: Any = None,
+        raise_on_failure: bool = False,
+        random_state: Any = None,
+    ):
+        self.constraints = constraints
+        self.hidden = hidden
+        self.promise = promise
+        self.confidence = confidence
+        self.C = C
+        self.kept = kept
+        self.class_weight = class_weight
+        self.raise_on_failure = raise_on_failure
+        self.random_state = random_state
+
+    def _limits(self) -> dict[str, tuple[str, Limit]]:
+        return checked(self.constraints)
+
+
+class NeymanPearsonClassifier(_Classifier):
+    """The fewest misses at a bounded rate of false alarms, which holds on new data."""
+
+    def __init__(
+        self,
+        max_false_alarm: float = 0.05,
+        hidden: tuple[int, ...] = (),
+        promise: str = "population",
+        confidence: float = 0.95,
+        *,
+        C: float = 1.0,
+        kept: float = 0.5,
+        class_weight: Any = None,
+        raise_on_failure: bool = False,
+        random_state: Any = None,
+    ):
+        self.max_false_alarm = max_false_alarm
+        self.hidden = hidden
+        self.promise = promise
+        self.confidence = confidence
+        self.C = C
+        self.kept = kept
+        self.class_weight = class_weight
+        self.raise_on_failure = raise_on_failure
+        self.random_state = random_state
+
+    _objective = "miss"
+    _several = False
+
+    def _limits(self) -> dict[str, tuple[str, Limit]]:
+        return checked({"false_alarm": at_most(self.max_false_alarm)})
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        return tags

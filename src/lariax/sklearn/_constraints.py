@@ -1,0 +1,162 @@
+"""What is promised, as data: `{"recall": at_least(0.9), "selection_rate": gap(0.02, by="sex")}`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from lariax.utils import did_you_mean, is_number
+
+By: TypeAlias = str | int | tuple[str | int, ...]
+Given: TypeAlias = Mapping[str, Any]
+
+RATES = (
+    "recall",
+    "false_alarm",
+    "miss",
+    "precision",
+    "selection_rate",
+    "coverage",
+    "error",
+    "accuracy",
+    "mean_score",
+)
+"""Rates of a classifier; all are between 0 and 1."""
+
+LABELLED = frozenset(RATES) - {"error", "accuracy"}
+"""Rates of one class: of `label=`, by default of the second class of two, or of each class of several."""
+
+
+@dataclass(frozen=True)
+class at_least:
+    """The rate is at least `bound`.
+
+    Arguments:
+        bound: between 0 and 1.
+        given: rows that count, `{"race": "Black"}` or `{"y": 1}`: columns of the sensitive features, or y, and their
+            value, or a list of values.
+        label: the class that a rate is about.
+
+    >>> import lariax.sklearn as ls
+    >>> constraints = {"recall": ls.at_least(0.9, given={"sex": "f"})}
+    """
+
+    bound: float
+    given: Given | None = None
+    label: Any = None
+
+
+@dataclass(frozen=True)
+class at_most:
+    """The rate is at most `bound`; arguments as of `at_least`.
+
+    >>> import lariax.sklearn as ls
+    >>> constraints = {"false_alarm": ls.at_most(0.05)}
+    """
+
+    bound: float
+    given: Given | None = None
+    label: Any = None
+
+
+@dataclass(frozen=True)
+class gap:
+    """The rates of any two groups differ by at most `bound`.
+
+    Arguments:
+        bound: between 0 and 1.
+        by: the column that tells groups apart, or a tuple of columns: then every combination is a group.
+        given, label: as of `at_least`.
+
+    >>> import lariax.sklearn as ls
+    >>> constraints = {"selection_rate": ls.gap(0.02, by=("sex", "race"))}
+    """
+
+    bound: float
+    by: By
+    given: Given | None = None
+    label: Any = None
+
+
+@dataclass(frozen=True)
+class ratio:
+    """The lower of the rates of any two groups is at least `bound` times the higher one: 0.8 is the four-fifths rule.
+    Arguments as of `gap`.
+
+    >>> import lariax.sklearn as ls
+    >>> constraints = {"selection_rate": ls.ratio(0.8, by="sex")}
+    """
+
+    bound: float
+    by: By
+    given: Given | None = None
+    label: Any = None
+
+
+@dataclass(frozen=True)
+class each:
+    """What is said of a rate holds in each group: `each(at_least(0.9), by="sex")`.
+
+    >>> import lariax.sklearn as ls
+    >>> constraints = {"recall": ls.each(ls.at_least(0.8), by="sex")}
+    """
+
+    limit: at_least | at_most
+    by: By
+
+
+Limit: TypeAlias = at_least | at_most | gap | ratio | each
+
+
+def checked(constraints: Any, rates: Sequence[str] = RATES) -> dict[str, tuple[str, Limit]]:
+    """Name of the constraint: its rate and its limit. Several limits of one rate are numbered."""
+    if constraints is None:
+        return {}
+    if not isinstance(constraints, Mapping):
+        raise TypeError(
+            f"constraints must be a dict such as {{'recall': at_least(0.9)}}, found {type(constraints).__name__}."
+        )
+    found: dict[str, tuple[str, Limit]] = {}
+    for rate, limits in constraints.items():
+        if rate not in rates:
+            hint = did_you_mean(rate, rates)
+            raise ValueError(f"there is no rate {rate!r}. {hint}The rates are {', '.join(rates)}.")
+        several = list(limits) if isinstance(limits, list | tuple) else [limits]
+        for number, limit in enumerate(several, 1):
+            _check_limit(rate, limit)
+            found[rate if len(several) == 1 else f"{rate} {number}"] = (rate, limit)
+    _check_contradictions(found)
+    return found
+
+
+def _check_limit(rate: str, limit: Any) -> None:
+    inner = limit.limit if isinstance(limit, each) else limit
+    if not isinstance(inner, at_least | at_most | gap | ratio) or (isinstance(limit, each) and isinstance(inner, gap)):
+        raise TypeError(
+            f"constraints[{rate!r}] must be at_least, at_most, gap, ratio or each of at_least or at_most (or a list of "
+            f"them), found {limit!r}."
+        )
+    if not (is_number(inner.bound) and 0 <= inner.bound <= 1):
+        raise ValueError(
+            f"constraints[{rate!r}]: a bound is a share between 0 and 1, found {inner.bound!r}: nothing can meet it."
+        )
+    if inner.given is not None and not isinstance(inner.given, Mapping):
+        raise TypeError(f"constraints[{rate!r}]: given= takes a dict such as {{'y': 1}}, found {inner.given!r}.")
+
+
+def _check_contradictions(found: Mapping[str, tuple[str, Limit]]) -> None:
+    """Refuse what nothing can meet: a rate that is to be at least more than it may be at most."""
+    opposite = {"recall": "miss", "miss": "recall", "error": "accuracy", "accuracy": "error"}
+    ends: dict[Any, list[tuple[float, str]]] = {}
+    for name, (rate, limit) in found.items():
+        if not isinstance(limit, at_least | at_most):
+            continue
+        low, high = (limit.bound, 1.0) if isinstance(limit, at_least) else (0.0, limit.bound)
+        about = "selection_rate" if rate == "coverage" else rate
+        if rate in ("miss", "error"):
+            about, low, high = opposite[rate], 1 - high, 1 - low
+        key = (about, str(limit.given), str(limit.label))
+        ends.setdefault((*key, "low"), []).append((low, name))
+        ends.setdefault((*key, "high"), []).append((high, name))
+        (floor, below), (ceiling, above) = max(ends[(*key, "low")]), min(ends[(*key, "high")])
+        if floor > ceiling + 1e-12:
+            raise ValueError(f"constraints[{below!r}] and constraints[{above!r}] contradict each other. Drop one.")

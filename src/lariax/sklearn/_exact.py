@@ -1,0 +1,153 @@
+"""Tests and intervals for rates that hold for every number of rows: no normal approximation.
+
+A rate is the mean of k out of n independent yes-or-no answers, so k is binomial. A p-value here is an upper bound of
+the chance to see counts at least as good as these, if the rate were just not good enough.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from scipy.special import bdtr, bdtrc, betaincinv, ndtri
+from scipy.stats import binom
+
+NUISANCE = 1e-3
+"""Of a p-value for two rates: the chance that the second rate lies outside of the interval that is searched."""
+
+TAIL = 1e-9
+"""Of the second count, left out of sums and added to the p-value."""
+
+
+@dataclass(frozen=True)
+class Count:
+    """`hits` out of `rows`: a share of answers, or the sum of values between 0 and 1, with the sum of their squares."""
+
+    hits: float
+    rows: float
+    squares: float | None = None  # None: the values are 0 or 1
+
+    @property
+    def rate(self) -> float:
+        return self.hits / self.rows if self.rows else float("nan")
+
+    @property
+    def flipped(self) -> "Count":
+        """The same of 1 - value."""
+        squares = None if self.squares is None else self.rows - 2 * self.hits + self.squares
+        return Count(self.rows - self.hits, self.rows, squares)
+
+
+def upper(count: Count, error: float) -> float:
+    """Above the true rate but for a chance of `error`: Clopper and Pearson for answers, Maurer and Pontil's empirical
+    Bernstein bound for values."""
+    if not count.rows:
+        return 1.0
+    if count.squares is not None:
+        return _bernstein(count, error)
+    k, n = count.hits, count.rows
+    return 1.0 if k >= n else float(betaincinv(k + 1, n - k, 1 - error))
+
+
+def lower(count: Count, error: float) -> float:
+    """Below the true rate but for a chance of `error`."""
+    return 1 - upper(count.flipped, error)
+
+
+def _bernstein(count: Count, error: float) -> float:
+    n, mean = count.rows, count.rate
+    if n < 2 or count.squares is None:
+        return 1.0
+    variance = max(count.squares / n - mean**2, 0.0) * n / (n - 1)
+    log = np.log(2 / error)
+    return float(min(1.0, mean + np.sqrt(2 * variance * log / n) + 7 * log / (3 * (n - 1))))
+
+
+def shown(first: Count, second: Count | None, sign: int, slope: float, bound: float, error: float) -> bool:
+    """Whether counts show  sign (p - slope q) <= bound  for the rates p and q of two kinds of rows (or p alone), with
+    at most a chance of `error` to say so when it is not true."""
+    if not first.rows or (second is not None and not second.rows):
+        return False
+    if second is None:
+        return upper(first, error) <= bound if sign > 0 else lower(first, error) >= -bound
+    if first.squares is not None or second.squares is not None:
+        high = upper(first, error / 2) - slope * lower(second, error / 2)
+        low = lower(first, error / 2) - slope * upper(second, error / 2)
+        return high <= bound if sign > 0 else -low <= bound
+    if sign * (first.rate - slope * second.rate) > bound:
+        return False
+    return p_value(first, second, sign, slope, bound, stop=error) <= error
+
+
+def p_value(first: Count, second: Count, sign: int, slope: float, bound: float, stop: float | None = None) -> float:
+    """An upper bound of the p-value for  sign (p - slope q) > bound;  a rough one as soon as it is clear on which side
+    of `stop` it is.
+
+    The statistic is t = sign (p^ - slope q^). On the boundary p = slope q + sign bound, and what is left is q: it is
+    searched over its Clopper-Pearson interval at level `NUISANCE`, which is added (Berger and Boos, 1994). The chance
+    of t or less falls in sign p and rises in sign q, so on a cell of q it is at most the one at the two ends that
+    favour it: the search is over all q, not over a grid of them. Cells that matter are halved until the bound is tight.
+    """
+    t = sign * (first.rate - slope * second.rate)
+    low, high = lower(second, NUISANCE / 2), upper(second, NUISANCE / 2)
+    extra = NUISANCE + TAIL
+    edges = np.linspace(low, high, 17)
+    cells = list(pairwise(edges))
+    worst = 0.0
+    for depth in range(7):
+        bounds = [_chance(first, second, sign, slope, bound, t, a, b) for a, b in cells]
+        points = [_chance(first, second, sign, slope, bound, t, (a + b) / 2, (a + b) / 2) for a, b in cells]
+        worst = max(worst, *points)
+        top = max(bounds)
+        clear = stop is not None and (worst + extra > stop or top + extra <= stop)
+        if clear or depth == 6 or top - worst < 1e-4:
+            return min(1.0, top + extra)
+        kept = [(a, b) for (a, b), value in zip(cells, bounds, strict=True) if value > worst]
+        cells = [half for a, b in kept for half in ((a, (a + b) / 2), ((a + b) / 2, b))]
+    raise AssertionError("unreachable")
+
+
+def _chance(
+    first: Count, second: Count, sign: int, slope: float, bound: float, t: float, low: float, high: float
+) -> float:
+    """The chance of a statistic of t or less, at most, while q is between low and high and p on the boundary."""
+    q, at = (high, low) if sign > 0 else (low, high)
+    p = slope * at + sign * bound
+    if p > 1 if sign > 0 else p < 0:
+        return 0.0  # no rate p is bad enough there
+    p = min(max(p, 0.0), 1.0)
+    n, m = int(first.rows), int(second.rows)
+    start, end = binom.ppf([TAIL / 2, 1 - TAIL / 2], m, q)
+    k = np.arange(int(max(start, 0)), int(end) + 1)
+    weights = binom.pmf(k, m, q)
+    slack = 1e-9
+    if sign > 0:
+        most = np.floor(n * (t + slope * k / m) + slack)
+        tails = np.where(most < 0, 0.0, bdtr(np.clip(most, 0, n), n, p))
+    else:
+        least = np.ceil(n * (slope * k / m - t) - slack)
+        tails = np.where(least <= 0, 1.0, np.where(least > n, 0.0, bdtrc(np.clip(least - 1, 0, n), n, p)))
+    return float(np.sum(weights * tails))
+
+
+def difference(first: Count, second: Count, slope: float, error: float) -> tuple[float, float]:
+    """An interval for p - slope q that holds but for a chance of `error`, by inverting `shown` (to three digits)."""
+    middle = first.rate - slope * second.rate
+    ends = []
+    for sign in (-1, 1):
+        good, bad = (1.0 if sign > 0 else slope) + 1e-6, sign * middle
+        while good - bad > 1e-3:
+            half = (good + bad) / 2
+            good, bad = (half, bad) if shown(first, second, sign, slope, half, error / 2) else (good, half)
+        ends.append(sign * good)
+    return max(ends[0], -slope), min(ends[1], 1.0)
+
+
+def fewest(bound: float, error: float) -> int:
+    """Rows without a single miss that show a rate of misses of at most `bound`: (1 - bound)^n <= error."""
+    return int(np.ceil(np.log(error) / np.log1p(-bound))) if 0 < bound < 1 else (1 if bound >= 1 else 10**9)
+
+
+def factor_needed(slack: float, deviation: float, error: float) -> float:
+    """How many times as many rows would show it in 4 of 5 cases, where the estimate is good by `slack` and its standard
+    error is `deviation` (a normal approximation: this is advice, not a promise)."""
+    return float(((-ndtri(error) + ndtri(0.8)) * deviation / slack) ** 2) if slack > 0 else float("inf")

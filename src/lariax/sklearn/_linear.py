@@ -1,0 +1,84 @@
+"""Linear models on inputs as the user has them: scaled for training, and back."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from threadpoolctl import threadpool_limits
+
+from lariax.sklearn._rates import Plan
+from lariax.sklearn._train import Objective, Rows, Trained, train
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Scores X @ coef + intercept, one for two classes, else one a class; and how the model came about."""
+
+    coef: np.ndarray  # (features, outputs)
+    intercept: np.ndarray  # (outputs,)
+    multipliers: np.ndarray
+    values: np.ndarray
+    loss: float
+    iterations: int
+
+    def scores(self, inputs: Any) -> np.ndarray:
+        return np.asarray(inputs @ self.coef + self.intercept)
+
+    def shifted(self, label: int, shift: float) -> "Linear":
+        """With the score of one class less by `shift`."""
+        intercept = self.intercept.copy()
+        intercept[0 if len(intercept) == 1 else label] -= shift
+        return replace(self, intercept=intercept)
+
+
+def scaling(inputs: Any, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean (0 for sparse inputs, which stay sparse) and deviation of each feature."""
+    share = weights / weights.sum()
+    if scipy.sparse.issparse(inputs):
+        middle = np.zeros(inputs.shape[1])
+        spread = np.sqrt(np.asarray(inputs.power(2).T @ share).ravel())
+    else:
+        middle = share @ inputs
+        spread = np.sqrt(share @ (inputs - middle) ** 2)
+    tiny = 1e-10 * np.maximum(np.abs(middle), 1e-200)
+    return middle, np.where(spread > tiny, spread, 1.0)
+
+
+def scaled(inputs: Any, middle: np.ndarray, spread: np.ndarray) -> Any:
+    """Features of mean 0 and deviation 1, and a last column of ones."""
+    if scipy.sparse.issparse(inputs):
+        ones = np.ones((inputs.shape[0], 1))
+        return scipy.sparse.hstack([inputs @ scipy.sparse.diags_array(1 / spread), ones], format="csr")
+    return np.concatenate([(inputs - middle) / spread, np.ones((len(inputs), 1))], axis=1)
+
+
+SMALL = 5_000_000
+"""Entries up to which sparse inputs are trained on as dense ones."""
+
+
+@dataclass(frozen=True)
+class LinearTrainer:
+    """Trains linear models; C as of `sklearn.linear_model.LogisticRegression`, on scaled features."""
+
+    C: float
+
+    def path(self, rows: Rows, plan: Plan, targets: Sequence[np.ndarray | None]) -> list[Linear]:
+        """One model for each vector of bounds, each from the one before."""
+        with threadpool_limits(1):  # products of this size gain little from a second thread and lose much to a busy one
+            small = scipy.sparse.issparse(rows.inputs) and np.prod(rows.inputs.shape) <= SMALL
+            inputs = rows.inputs.toarray() if small else rows.inputs
+            middle, spread = scaling(inputs, rows.weights)
+            inside = replace(rows, inputs=scaled(inputs, middle, spread))
+            objective = Objective(inside, plan, 1 / (self.C * float(rows.weights.sum())))
+            found: list[Trained] = []
+            for bounds in targets:
+                found.append(train(objective, bounds, found[-1] if found else None))
+        return [_back(trained, middle, spread) for trained in found]
+
+
+def _back(trained: Trained, middle: np.ndarray, spread: np.ndarray) -> Linear:
+    coef = trained.theta[:-1] / spread[:, None]
+    intercept = trained.theta[-1] - middle @ coef
+    return Linear(coef, intercept, trained.multipliers, trained.values, trained.loss, trained.iterations)

@@ -1,0 +1,327 @@
+"""From constraints to one model, and what can be said of it.
+
+`promise="population"`: rows are split at random. On one part a pool of models is trained, under bounds tightened by
+several margins, and a sequence of candidates (model and threshold) is laid down, from the safest to the cheapest
+(`_choose.py`). On the other part, which nothing so far has seen, the candidates are tested in this order until one
+fails; the last that passed is the model.
+
+Why that is a promise: let H be the first candidate in the sequence that breaks a constraint in the population. A false
+promise needs H to pass, as a test is made only if all before it passed. H passes only if each of its constraints is
+shown, among them one that is broken, and that one is shown with a chance of at most `error` (`_exact.py`). So a
+sequence has one chance to be wrong, however many candidates and constraints there are, and none is corrected for.
+
+There are two such sequences, which share 1 - confidence as 9 to 1. The first begins where the expected cost is least,
+given how likely its first test is to fail; the second, if that fails, with the safest candidate of all.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from scipy.special import ndtr, ndtri
+
+from lariax.sklearn._choose import (
+    Candidate,
+    Sweep,
+    decided,
+    deviations,
+    exactly,
+    probabilities,
+    sequence,
+    sweep,
+    turning,
+)
+from lariax.sklearn._exact import Count, factor_needed, fewest, shown
+from lariax.sklearn._rates import Base, Plan, Row
+from lariax.sklearn._train import Rows
+
+LEVELS = (0.0, 1.0, 2.0, 3.0, 4.5)
+"""Margins that models are trained for, in standard errors of the rows kept back."""
+
+AROUND = (0.0, 1.0, 2.0)
+"""The same where the training rows are what counts: for the difference of soft decisions from hard ones."""
+
+FEW = 4000
+"""Rows for training below which candidates are judged on cross-fitted scores: models of few rows flatter themselves."""
+
+FIRST = 0.9
+"""Of the chance to be wrong, for the first sequence."""
+
+FOLDS = 5
+FEWEST = 100
+"""Rows below which none are kept back: nothing worth promising could be shown."""
+
+
+class Model(Protocol):
+    """What a trainer makes: scores of two classes in one column, of several in one each."""
+
+    @property
+    def multipliers(self) -> np.ndarray: ...
+
+    @property
+    def values(self) -> np.ndarray: ...
+
+    @property
+    def loss(self) -> float: ...
+
+    @property
+    def iterations(self) -> int: ...
+
+    def scores(self, inputs: Any) -> np.ndarray: ...
+
+    def shifted(self, label: int, shift: float) -> Any: ...
+
+
+class Trainer(Protocol):
+    def path(self, rows: Rows, plan: Plan, targets: Sequence[np.ndarray | None]) -> Sequence[Model]: ...
+
+
+class Tested(NamedTuple):
+    """What was seen of the model that was taken."""
+
+    counts: list[Count]
+    rows: int
+    population: bool
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One model and what is known of it."""
+
+    model: Any
+    shift: float
+    status: str
+    message: str
+    rows_needed: int | None
+    tested: Tested
+    models: list[Any]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the estimator was asked for."""
+
+    promise: str
+    confidence: float
+    kept: float
+    objective: str  # "error" or "miss"
+
+
+def settled(rows: Rows, plan: Plan, trainer: Trainer, asked: Asked, random: np.random.RandomState) -> Outcome:
+    """Train, choose, test."""
+    n = len(rows.y)
+    if not plan.rows:
+        model = trainer.path(rows, plan, [None])[0]
+        return Outcome(model, 0.0, "unconstrained", STATUSES["unconstrained"], None, Tested([], n, False), [model])
+    if asked.promise == "training":
+        return _counted(rows, plan, trainer, asked)
+    kept = round(n * asked.kept)
+    scarce = _scarce(plan, rows, kept, 1 - asked.confidence)
+    if scarce is not None:
+        done = _counted(rows, plan, trainer, asked)
+        message = f"{STATUSES['not_shown']} About {scarce:,} rows would be needed at least, {n:,} were given."
+        return replace(done, status="not_shown", message=message, rows_needed=scarce)
+    shuffled = random.permutation(n)
+    return _shown(rows, plan, trainer, asked, np.sort(shuffled[kept:]), np.sort(shuffled[:kept]), random)
+
+
+STATUSES = {
+    "promised": "Every constraint holds on new data like these rows, with the confidence that was asked for.",
+    "met": "Every constraint holds on the training rows, counted. Nothing is said of new data.",
+    "not_shown": "The rows are too few to show that the constraints hold on new data; the model may still keep them.",
+    "out_of_reach": "No model that was found meets the constraints, not even on the rows that it was trained on.",
+    "unconstrained": "There are no constraints.",
+}
+"""What `status_` can be."""
+
+
+def _scarce(plan: Plan, rows: Rows, kept: int, error: float) -> int | None:
+    """How many rows it takes to show the constraints if all goes as well as it can, if these are too few."""
+    n = len(rows.y)
+    needed = FEWEST
+    for row in plan.rows:
+        room = _room(row)
+        for number in (row.first,) if row.second is None else (row.first, row.second):
+            base = plan.bases[number]
+            share = np.mean(base.mask * (base.parts(rows.y).v0 if base.rate != "precision" else 1.0))
+            needed = max(needed, int(np.ceil(fewest(room, error) / (share * kept / n))))
+    return needed if needed > n else None
+
+
+def _room(row: Row) -> float:
+    """The part of all answers that may go wrong."""
+    if row.second is None:
+        return 1.0 + row.bound if row.sign < 0 else row.bound
+    return row.bound if row.slope == 1.0 and row.sign > 0 else 1 - row.slope
+
+
+def _costs(rows: Rows, plan: Plan, objective: str) -> np.ndarray:
+    """(rows, classes): errors, or misses alone (and of equally many the fewer false alarms)."""
+    wrong = rows.weights[:, None] * (np.arange(plan.classes) != rows.y[:, None])
+    if objective == "miss":
+        return wrong * np.where(rows.y == 1, 1.0, 1e-6)[:, None]
+    return wrong
+
+
+def _sizes(plan: Plan, rows: Rows, kept: int) -> np.ndarray:
+    """How many of the rows kept back count for each rate, about; of those that a precision counts, half."""
+    shares = [np.mean(base.mask * np.maximum(base.parts(rows.y).v0, 0.5 * base.parts(rows.y).v)) for base in plan.bases]
+    return np.asarray(shares) * kept
+
+
+def tightened(plan: Plan, rates: np.ndarray, sizes: np.ndarray, level: float) -> np.ndarray:
+    """Bounds with a margin of so many standard errors, but never nearer to what cannot be than a quarter of the way
+    (of a gap: a tenth)."""
+    spread = deviations(plan, np.nan_to_num(rates, nan=0.5), sizes)
+    found = []
+    for row, deviation in zip(plan.rows, spread, strict=True):
+        if row.second is None:
+            nearest = row.bound - 0.75 * _room(row)
+        elif row.bound > 0:
+            nearest = 0.1 * row.bound
+        else:
+            nearest = -0.9 * (1 - row.slope) * float(np.nan_to_num(rates[row.second], nan=0.5))
+        found.append(max(row.bound - level * deviation, nearest))
+    return np.asarray(found)
+
+
+def _targets(plan: Plan, rows: Rows, kept: int, levels: Sequence[float] = LEVELS) -> list[np.ndarray | None]:
+    """The bounds to train for: none, then tighter and tighter ones."""
+    rates = np.asarray([_guess(base, rows) for base in plan.bases])
+    sizes = _sizes(plan, rows, kept)
+    return [None, *(tightened(plan, rates, sizes, level) for level in levels)]
+
+
+def _guess(base: Base, rows: Rows) -> float:
+    """About what a rate will be, before anything is trained: for the width of margins."""
+    if base.rate in ("selection_rate", "coverage", "mean_score"):
+        return float(np.mean(rows.y[base.mask] == base.label)) if base.mask.any() else 0.5
+    return 0.75 if base.rate in ("recall", "precision", "accuracy") else 0.25
+
+
+def _swept(rows: Rows, plan: Plan, scores: Sequence[np.ndarray], asked: Asked, exact: bool) -> list[Sweep]:
+    cost = _costs(rows, plan, asked.objective)
+    return [sweep(plan, rows.y, rows.counted, cost, one, exact) for one in scores]
+
+
+def _counted(rows: Rows, plan: Plan, trainer: Trainer, asked: Asked) -> Outcome:
+    """The cheapest model that meets every bound on these rows."""
+    targets = _targets(plan, rows, len(rows.y), AROUND)
+    models = list(trainer.path(rows, plan, targets))
+    candidate, met = exactly(plan, _swept(rows, plan, [one.scores(rows.inputs) for one in models], asked, True))
+    status = "met" if met else "out_of_reach"
+    return _outcome(models, [candidate], 0, plan, rows, status, STATUSES[status])
+
+
+def _outcome(
+    models: list[Any],
+    candidates: list[Candidate],
+    which: int,
+    plan: Plan,
+    seen: Rows,
+    status: str,
+    message: str,
+    population: bool = False,
+    rows_needed: int | None = None,
+) -> Outcome:
+    candidate = candidates[which]
+    label = turning(plan)
+    model = models[candidate.model] if label is None else models[candidate.model].shifted(label, candidate.shift)
+    tested = Tested(_counts(model, plan, seen, population), len(seen.y), population)
+    return Outcome(model, candidate.shift, status, message, rows_needed, tested, models)
+
+
+def _counts(model: Any, plan: Plan, rows: Rows, population: bool) -> list[Count]:
+    """Of new data rows are counted as they come; of the training rows with their weights."""
+    scores = model.scores(rows.inputs)
+    return plan.counts(decided(scores), rows.y, probabilities(scores), None if population else rows.counted)
+
+
+def _shown(
+    rows: Rows,
+    plan: Plan,
+    trainer: Trainer,
+    asked: Asked,
+    training: np.ndarray,
+    kept: np.ndarray,
+    random: np.random.RandomState,
+) -> Outcome:
+    """The cheapest candidate that the rows kept back show to keep every bound."""
+    own, own_plan = rows.at(training), plan.at(training)
+    targets = _targets(own_plan, own, len(kept))
+    models = list(trainer.path(own, own_plan, targets))
+    if len(training) < FEW:
+        scores = cross_fitted(own, own_plan, trainer, targets, random)
+    else:
+        scores = [one.scores(own.inputs) for one in models]
+    sizes = _sizes(own_plan, own, len(kept))
+    candidates = sequence(own_plan, _swept(own, own_plan, scores, asked, False), sizes)
+    seen, seen_plan = rows.at(kept), plan.at(kept)
+    which = chosen(candidates, models, seen_plan, seen, 1 - asked.confidence, len(kept) / len(training))
+    if which is not None:
+        return _outcome(models, candidates, which, seen_plan, seen, "promised", STATUSES["promised"], True)
+    status = "not_shown" if candidates[0].margin > 0 else "out_of_reach"
+    needed = _needed(candidates[0], 1 - asked.confidence, len(rows.y))
+    message = STATUSES[status]
+    if status == "not_shown":
+        message += f" About {needed:,} rows would show it; {len(rows.y):,} were given, {len(kept):,} of them kept back."
+    return _outcome(models, candidates, 0, seen_plan, seen, status, message, True, needed)
+
+
+def chosen(
+    candidates: Sequence[Candidate], models: Sequence[Any], plan: Plan, rows: Rows, error: float, noise: float
+) -> int | None:
+    """The last candidate that passed, of the first sequence or else of the second; `noise`: the variance of a margin as
+    it was judged, in units of that on the rows kept back."""
+    start = start_of(candidates, FIRST * error, noise)
+    passed = passing(candidates[start:], models, plan, rows, FIRST * error)
+    if passed:
+        return start + passed - 1
+    passed = passing(candidates, models, plan, rows, (1 - FIRST) * error)
+    return passed - 1 if passed else None
+
+
+def start_of(candidates: Sequence[Candidate], error: float, noise: float) -> int:
+    """Where the expected cost is least: the candidate's own if it passes, that of the safest one if it does not."""
+    margin, cost = (np.asarray([getattr(one, name) for one in candidates]) for name in ("margin", "cost"))
+    pass_chance = ndtr((margin + ndtri(error)) / np.sqrt(1 + noise))
+    return int(np.argmin(pass_chance * cost + (1 - pass_chance) * cost[0]))
+
+
+def passing(candidates: Sequence[Candidate], models: Sequence[Any], plan: Plan, rows: Rows, error: float) -> int:
+    """How many candidates pass before the first that does not."""
+    label = turning(plan)
+    for number, candidate in enumerate(candidates):
+        model = models[candidate.model]
+        if label is not None:
+            model = model.shifted(label, candidate.shift)
+        counts = _counts(model, plan, rows, True)
+        if not all(row_shown(row, counts, error) for row in plan.rows):
+            return number
+    return len(candidates)
+
+
+def row_shown(row: Row, counts: Sequence[Count], error: float) -> bool:
+    second = None if row.second is None else counts[row.second]
+    return shown(counts[row.first], second, row.sign, row.slope, row.bound, error)
+
+
+def cross_fitted(
+    rows: Rows, plan: Plan, trainer: Trainer, targets: Sequence[np.ndarray | None], random: np.random.RandomState
+) -> list[np.ndarray]:
+    """Scores of each row by models that were trained without it."""
+    fold = random.permutation(np.arange(len(rows.y)) % FOLDS)
+    outputs = 1 if plan.classes == 2 else plan.classes
+    scores = [np.zeros((len(rows.y), outputs)) for _ in targets]
+    for number in range(FOLDS):
+        inside, outside = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
+        for one, model in zip(scores, trainer.path(rows.at(inside), plan.at(inside), targets), strict=True):
+            one[outside] = model.scores(rows.inputs[outside])
+    return scores
+
+
+def _needed(safest: Candidate, error: float, given: int) -> int | None:
+    """Rows that would show it in four of five cases, if the safest candidate is as good as it seemed."""
+    factor = factor_needed(safest.margin, 1.0, error)
+    return None if not np.isfinite(factor) else int(np.ceil(given * max(factor, 1.1)))

@@ -1,0 +1,176 @@
+"""How runs end: claims of infeasible, unbounded and stalled runs, and none where more iterations would do."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import lariax as lx
+from lariax.loop._verdict import KINKED, _jumps
+from lariax.oracle import Batch, bind
+from lariax.problem import LinearSystem
+from lariax.tuned.constants import SLOPE_SHARE
+from lariax.tuned.shape import ShapeInputs, has_lost_coupling, whitened
+
+NORMAL = lx.Distribution(lambda key: jax.random.normal(key, (3,)))
+
+
+def bowl(x, z):
+    return 0.5 * jnp.sum((x - 1 - 0.1 * z) ** 2)
+
+
+def falling(x, z):
+    return jnp.sum(x * (1 + 0.1 * z))
+
+
+def flat(x, z):
+    return 0.1 * x @ x + 0 * z[0]
+
+
+PROBLEMS = {
+    "no such sphere": (bowl, lx.Equal(lambda x, z: x @ x + 1 + 0.1 * z[0]), 1.0, "infeasible_stationary"),
+    "a sphere from its centre": (bowl, lx.Equal(lambda x, z: x @ x - 1 + 0.1 * z[0]), 0.0, "budget"),
+    "contradiction": (
+        bowl,
+        lx.AtMost(lambda x, z: jnp.stack([x[0], -x[0]]) + 0.1 * z[:2], -1.0),
+        1.0,
+        "infeasible_stationary",
+    ),
+    "a comparison": (bowl, lx.AtMost(lambda x, z: jnp.where(x[0] + z[0] > 0, 1.0, 0.0), 0.1), 1.0, "stalled"),
+    "unbounded": (falling, lx.AtMost(lambda x, z: x[0] + 0.1 * z[0], 1.0), 1.0, "unbounded"),
+    "feasible": (bowl, lx.AtMost(lambda x, z: x[0] + 0.1 * z[0], -1.0), 1.0, "budget"),
+}
+
+
+@pytest.mark.long_but("no such sphere", "a comparison", "unbounded")
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_verdict(name):
+    objective, constraint, start, status = PROBLEMS[name]
+    problem = lx.Problem(objective, samples=NORMAL, constraints={"limit": constraint})
+    result = lx.solve(problem, jnp.full(3, start), iterations=3_000)
+    assert result.status == status, result.message
+    assert not result.success
+    if status == "stalled":
+        assert "'limit'" in result.message
+        assert "lx.Proxy" in result.message
+    if status == "infeasible_stationary":
+        assert "'limit'" in result.message
+        assert np.max(np.abs(result.multipliers["limit"])) < 1e5  # also where its gradient vanishes, as at x.x = 0
+
+
+def test_a_run_that_is_on_its_way_has_spent_its_budget():
+    constraint = lx.AtMost(lambda x, z: x[0] + 0.1 * z[0], -1.0)
+    problem = lx.Problem(bowl, samples=NORMAL, constraints={"limit": constraint})
+    assert lx.solve(problem, jnp.full(3, 100.0), iterations=30).status == "budget"
+
+
+@pytest.mark.long
+def test_a_proxy_is_solved():
+    """The share of x0 + z > 0 at most 0.1: x0 = -1.2816."""
+
+    def share(x, z):
+        return lx.Proxy(x[0] + z[0] > 0, jax.nn.sigmoid(2 * (x[0] + z[0])))
+
+    problem = lx.Problem(bowl, samples=NORMAL, constraints={"share": lx.AtMost(share, 0.1)})
+    result = lx.solve(problem, jnp.ones(3), iterations=20_000, batch_size=4)
+    assert float(jax.scipy.stats.norm.cdf(result.x[0])) == pytest.approx(0.1, abs=0.04)
+
+
+def test_a_proxy_of_another_shape_is_refused():
+    with pytest.raises(ValueError, match="one shape"):
+        lx.Proxy(jnp.zeros(2), jnp.zeros(3))
+
+
+@pytest.mark.parametrize(("activation", "expected"), [(jnp.tanh, False), (jax.nn.relu, True)], ids=["tanh", "relu"])
+def test_kinks_are_seen_where_there_are_some(activation, expected):
+    """A smooth network has none, however much it bends: 40 units for each of 256 samples, and 256 chances to err."""
+    inner = jax.random.normal(jax.random.key(0), (40, 3))
+    problem = lx.Problem(lambda x, z: jnp.mean(activation(inner @ (x + z))), samples=NORMAL)
+    x, batch = jnp.ones(3), Batch((jax.random.normal(jax.random.key(1), (256, 3)),))
+    oracle = bind(problem, x, (x,), batch_size=256, copies=1, has_slacks=False)
+    assert (int(_jumps(oracle, x, batch, jax.random.key(2))) >= KINKED) == expected
+
+
+# --- inequalities that are coupled
+
+
+def inputs(multipliers, slack, inequality=None):
+    rows = len(multipliers)
+    return ShapeInputs(
+        np.ones(rows, bool) if inequality is None else np.asarray(inequality),
+        np.asarray(multipliers, float),
+        np.asarray(slack, float),
+        curvature=1.0,
+        max_gradient=1.0,
+        gradient_error=1e-4,
+        gradient_noise=1.0,
+        value_noise=np.zeros(rows),
+        batch_size=2,
+    )
+
+
+JACOBIAN = np.array([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]])
+NOTHING = np.zeros(3)
+
+
+def shaped(given):
+    return whitened(np, JACOBIAN, NOTHING, NOTHING, given)
+
+
+def test_inequalities_are_coupled_only_if_they_surely_bind():
+    shape = shaped(inputs([1.0, 0.5, 0.0], [0.0, 0.0, 50.0]))
+    np.testing.assert_array_equal(shape.coupled, [True, True, False])
+    assert shape.penalty[0, 1] != 0
+    assert shape.penalty[0, 2] == shape.penalty[1, 2] == 0
+    for matrix in shape.uncoupled:
+        np.testing.assert_array_equal(matrix, np.diag(np.diag(matrix)))
+
+
+@pytest.mark.parametrize(
+    ("multipliers", "slack"),
+    [([1.0, 0.01, 0.0], [0, 0, 0]), ([1.0, 1.0, 0.0], [0, 10, 0]), ([0.0, 0.0, 0.0], [0, 0, 0])],
+    ids=["within its error", "with slack", "none"],
+)
+def test_inequalities_in_doubt_go_by_themselves(multipliers, slack):
+    shape = shaped(inputs(multipliers, slack))
+    assert not shape.coupled[1:].any()
+    np.testing.assert_array_equal(shape.penalty, np.diag(np.diag(shape.penalty)))
+
+
+def test_dependent_inequalities_are_not_all_coupled():
+    shape = shaped(inputs([1.0, 0.5, 0.7], [0.0, 0.0, 0.0]))
+    np.testing.assert_array_equal(shape.coupled, [True, False, True])  # the two that press hardest span all
+
+
+def test_equalities_are_always_coupled():
+    shape = shaped(inputs([0.0, 0.0, 0.0], [0.0, 0.0, 0.0], inequality=[False, False, True]))
+    assert shape.penalty[0, 1] != 0
+    assert not shape.coupled.any()
+
+
+def test_the_coupling_ends_with_a_multiplier():
+    shape = shaped(inputs([1.0, 0.5, 0.0], [0.0, 0.0, 50.0]))
+    assert not has_lost_coupling(np, shape, np.array([1.0, 0.5, 0.0]))
+    assert has_lost_coupling(np, shape, np.array([1.0, 0.0, 0.0]))
+
+
+def test_a_row_whose_gradient_vanishes_keeps_a_length():
+    """Penalty and multipliers are measured by it: 1 / ||J||^2 would run away. It is forgotten by and by."""
+    loaded = inputs([0.0, 0.0, 0.0], [0.0, 0.0, 0.0], inequality=[False] * 3)
+    before, vanished = shaped(loaded), JACOBIAN * [[1e-9], [1.0], [1.0]]
+    after = whitened(np, vanished, NOTHING, NOTHING, loaded, before)
+    assert after.gram[0, 0] == pytest.approx(0.8 * SLOPE_SHARE**2)
+    np.testing.assert_array_equal(np.diag(after.gram)[1:], np.diag(before.gram)[1:])
+    assert after.penalty[0, 0] <= 1.01 / (0.8 * SLOPE_SHARE**2)
+    assert whitened(np, vanished, NOTHING, NOTHING, loaded, after).gram[0, 0] == pytest.approx(0.64 * SLOPE_SHARE**2)
+
+
+def test_a_system_whose_rows_differ_in_scale_has_a_solution():
+    """Its least violation is rounding: entries of A x are sums of numbers that are larger than they are."""
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        rows, x = rng.normal(size=(3, 4)) * [[100.0], [1.0], [0.01]], 1e3 * rng.normal(size=4)
+        x -= rows[0] * (rows[0] @ x) / (rows[0] @ rows[0])
+        assert (
+            LinearSystem([lx.Linear(jnp.asarray(rows), jnp.asarray(rows @ x))], jnp.asarray(x)).least_violation() == 0
+        )
