@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
-from scipy.special import chdtrc, ndtri
 
 import scipy
 from lariax.inference._table import as_frame, as_html, as_rich, as_text
@@ -183,7 +182,7 @@ class Inference:
                 "repeat others. Leave those out."
             )
         statistic = float(value.ravel() @ np.linalg.solve(covariance, value.ravel()))
-        return Wald(statistic, value.size, float(chdtrc(value.size, statistic)))
+        return Wald(statistic, value.size, float(scipy.special.chdtrc(value.size, statistic)))
 
     @property
     def covariance(self) -> Any:
@@ -279,7 +278,7 @@ def skewed(error: float, skew: float, confidence: float) -> float:
 
 def quantile(confidence: float) -> float:
     """Of the normal law: 1.96 for 0.95."""
-    return float(ndtri((1 + confidence) / 2))
+    return float(scipy.special.ndtri((1 + confidence) / 2))
 
 
 def standard_errors(covariance: Float[np.ndarray, "q q"]) -> np.ndarray:
