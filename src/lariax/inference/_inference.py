@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
-from scipy.special import chdtrc, ndtri
 
 import scipy
 from lariax.inference._table import as_frame, as_html, as_rich, as_text
@@ -184,7 +183,7 @@ class Inference:
                 "repeat others. Leave those out."
             )
         statistic = float(value.ravel() @ np.linalg.solve(covariance, value.ravel()))
-        return Wald(statistic, value.size, float(chdtrc(value.size, statistic)))
+        return Wald(statistic, value.size, float(scipy.special.chdtrc(value.size, statistic)))
 
     @property
     def covariance(self) -> Any:
@@ -290,7 +289,7 @@ def reaches(error: float, skew: float, confidence: float) -> tuple[float, float]
 
 def quantile(confidence: float) -> float:
     """Of the normal law: 1.96 for 0.95."""
-    return float(ndtri((1 + confidence) / 2))
+    return float(scipy.special.ndtri((1 + confidence) / 2))
 
 
 def standard_errors(covariance: Float[np.ndarray, "q q"]) -> np.ndarray:
