@@ -27,4 +27,4 @@ def measured(seeds: int, iterations: int = 10_000) -> tuple[str, Numbers]:
 
 
 def _flat(found: lx.Inference, part: str) -> np.ndarray:
-    return np.append(getattr(found.x, part), [getattr(found.multipliers["c"], part), np.nan])
+    return np.append(getattr(found.x, part), [getattr(found.multipliers["c"], part), 0.0])
