@@ -234,6 +234,18 @@ class AbstractConstrained(torch.optim.Optimizer):
         for i, exact in self.exact.items():
             self.space.params[i].copy_(exact)
 
+    def held(self, estimate: Vector, step_size: float, scaling: Vector | None) -> np.ndarray | None:
+        """Which entries a set or regulariser keeps in place, though a step would move them; None: there is neither."""
+        if not any(self.proximals):
+            return None
+        targets = self._targets()
+        moved = [target.clone() for target in targets]
+        self._shift(moved, estimate, self._steps(step_size), scaling)
+        goes = [new != old for new, old in zip(moved, targets, strict=True)]
+        self._apply_sets(moved, step_size, scaling)
+        stays = [(new == old) & on for new, old, on in zip(moved, targets, goes, strict=True)]
+        return torch.cat([part.reshape(-1) for part in stays]).cpu().numpy()
+
     # --- saving
 
     def __getstate__(self) -> dict[str, Any]:
