@@ -15,6 +15,7 @@ from lariax.formulas import least_weights, leave_one_out, storm
 from lariax.methods._base import AbstractMethod, Answer, Diagnosis, Needs, check_known, check_positive
 from lariax.methods._survey import (
     SampledJacobian,
+    held_at,
     hessian_at,
     jumps_at,
     objective_gradients,
@@ -326,7 +327,11 @@ class TrackedLagrangian(AbstractMethod):
             seen = HessianEstimate.flat(slopes_at(scaled, state.x, batches, s.weights))
         else:
             seen = hessian_at(scaled, state.x, batches, s.weights, labels)
-        s, change = rule.rescaled(s, state.metric, seen)
+        held = None
+        if labels is not None and not oracle.is_free:
+            eta = rule.lengths(rule.in_force(s)).eta
+            held = held_at(scaled, state.x, state.x - eta * state.gradient, eta, labels)
+        s, change = rule.rescaled(s, state.metric, seen, held)
         average = None if state.average is None else state.average / change
         return TrackedState(state.x / change, state.gradient * change, state.metric * change, average, s)
 
