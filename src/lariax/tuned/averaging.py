@@ -15,6 +15,7 @@ from lariax.tuned.constants import (
     MIXING_RATE,
     MOST_JUMPY,
     SETTLING,
+    STILL_JUMPY,
 )
 from lariax.tuned.filter import running_mean
 
@@ -42,7 +43,8 @@ class Averaging(NamedTuple):
 
 def is_kinked(averaging: Averaging) -> Any:
     """Whether iterates are averaged, not gradients."""
-    return averaging.kinks >= JUMPY_SAMPLES
+    still = (averaging.count > 0) & (averaging.kinks >= STILL_JUMPY)
+    return (averaging.kinks >= JUMPY_SAMPLES) | still
 
 
 def with_look(xp: Any, averaging: Averaging, jumps: Any) -> Averaging:
