@@ -203,7 +203,7 @@ JUMPY_SAMPLES, MOST_JUMPY = 3.0, 16.0
 MOST_JUMPY count for no more, and are forgotten after eight refreshes."""
 
 STILL_JUMPY = 1.0
-"""As long as there are so many, an average goes on. It would begin anew after refreshes that happen to see few jumps."""
+"""As long as there are so many, an average goes on: a few refreshes may see few jumps by chance."""
 
 FIRST_JUMP = 0.1
 """Of the length of x, over which the start looks for jumps; over all of it where the objective has no curvature at all,
