@@ -86,8 +86,8 @@ class CVaR(AbstractRisk):
     ...     samples=lx.Distribution(lambda key: 1.0 + jax.random.normal(key)),
     ... )
     >>> result = lx.solve(problem, jnp.asarray(0.0), iterations=4000, batch_size=16)
-    >>> round(float(result.x), 1), round(float(result.risk["objective"]["value at risk"]), 1)
-    (1.0, 1.6)
+    >>> round(float(result.x), 1), abs(float(result.risk["objective"]["value at risk"]) - 1.645) < 0.1
+    (1.0, True)
     """
 
     fun: Callable[..., Array]
@@ -204,7 +204,7 @@ def Chance(fun: Callable[..., Array], probability: ArrayLike | None = None, **op
 
     Without a probability it is the chance itself, to be minimised. Values and certificates are those of the event; only
     the direction of a step is that of a rounded one, over a fifth of the size that the event's function has at the
-    start.
+    start. Far from where the event begins that has no slope, and a run may not find back: bound x by within=.
 
     Arguments:
         fun: above 0 where the event happens.
@@ -216,6 +216,7 @@ def Chance(fun: Callable[..., Array], probability: ArrayLike | None = None, **op
     ...     lambda x, z: x,
     ...     samples=lx.Distribution(jax.random.normal),
     ...     constraints={"short": lx.risk.Chance(lambda x, z: z - x, 0.1)},
+    ...     within=lx.sets.Box(0.0, 5.0),
     ... )
     >>> result = lx.solve(problem, jnp.asarray(0.0), iterations=4000, batch_size=32)
     >>> round(float(result.x), 1)
