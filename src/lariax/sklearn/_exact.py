@@ -5,7 +5,6 @@ the chance to see counts at least as good as these, if the rate were just not go
 """
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from scipy.special import bdtr, bdtrc, betaincinv, ndtri
@@ -90,35 +89,34 @@ def p_value(first: Count, second: Count, sign: int, slope: float, bound: float, 
     t = sign * (first.rate - slope * second.rate)
     low, high = lower(second, NUISANCE / 2), upper(second, NUISANCE / 2)
     extra = NUISANCE + TAIL
-    edges = np.linspace(low, high, 17)
-    cells = list(pairwise(edges))
+    edges = np.linspace(low, high, 5)
+    ends = np.stack([edges[:-1], edges[1:]], axis=1)
     worst = 0.0
-    for depth in range(7):
-        bounds = [_chance(first, second, sign, slope, bound, t, a, b) for a, b in cells]
-        points = [_chance(first, second, sign, slope, bound, t, (a + b) / 2, (a + b) / 2) for a, b in cells]
-        worst = max(worst, *points)
-        top = max(bounds)
+    for depth in range(9):
+        middles = ends.mean(axis=1, keepdims=True)
+        found = _chances(first, second, sign, slope, bound, t, np.concatenate([ends, middles @ np.ones((1, 2))]))
+        highest, points = found[: len(ends)], found[len(ends) :]
+        worst, top = max(worst, float(points.max())), float(highest.max())
         clear = stop is not None and (worst + extra > stop or top + extra <= stop)
-        if clear or depth == 6 or top - worst < 1e-4:
-            return min(1.0, top + extra)
-        kept = [(a, b) for (a, b), value in zip(cells, bounds, strict=True) if value > worst]
-        cells = [half for a, b in kept for half in ((a, (a + b) / 2), ((a + b) / 2, b))]
-    raise AssertionError("unreachable")
+        if clear or depth == 8 or top - worst < 1e-4:
+            break
+        kept, halves = highest > worst, np.concatenate([ends[:, :1], middles, ends[:, 1:]], axis=1)
+        ends = np.concatenate([halves[kept][:, :2], halves[kept][:, 1:]])
+    return min(1.0, top + extra)
 
 
-def _chance(
-    first: Count, second: Count, sign: int, slope: float, bound: float, t: float, low: float, high: float
-) -> float:
-    """The chance of a statistic of t or less, at most, while q is between low and high and p on the boundary."""
-    q, at = (high, low) if sign > 0 else (low, high)
+def _chances(
+    first: Count, second: Count, sign: int, slope: float, bound: float, t: float, cells: np.ndarray
+) -> np.ndarray:
+    """The chance of a statistic of t or less, at most, while q is in a cell and p on the boundary; for each cell."""
+    q, at = (cells[:, 1], cells[:, 0]) if sign > 0 else (cells[:, 0], cells[:, 1])
     p = slope * at + sign * bound
-    if p > 1 if sign > 0 else p < 0:
-        return 0.0  # no rate p is bad enough there
-    p = min(max(p, 0.0), 1.0)
+    out_of_range = p > 1 if sign > 0 else p < 0  # no rate p is bad enough there
+    p = np.clip(p, 0, 1)[:, None]
     n, m = int(first.rows), int(second.rows)
-    start, end = binom.ppf([TAIL / 2, 1 - TAIL / 2], m, q)
-    k = np.arange(int(max(start, 0)), int(end) + 1)
-    weights = binom.pmf(k, m, q)
+    start, end = _range(m, float(q.min()), float(q.max()))
+    k = np.arange(start, end + 1)
+    weights = binom.pmf(k, m, q[:, None])
     slack = 1e-9
     if sign > 0:
         most = np.floor(n * (t + slope * k / m) + slack)
@@ -126,7 +124,13 @@ def _chance(
     else:
         least = np.ceil(n * (slope * k / m - t) - slack)
         tails = np.where(least <= 0, 1.0, np.where(least > n, 0.0, bdtrc(np.clip(least - 1, 0, n), n, p)))
-    return float(np.sum(weights * tails))
+    return np.where(out_of_range, 0.0, np.sum(weights * tails, axis=1))
+
+
+def _range(rows: int, low: float, high: float) -> tuple[int, int]:
+    """Counts outside of which a binomial count falls with a chance of at most TAIL, whatever the rate in between."""
+    start, end = binom.ppf(TAIL / 2, rows, low), binom.ppf(1 - TAIL / 2, rows, high)
+    return int(max(start, 0)), int(end)
 
 
 def difference(first: Count, second: Count, slope: float, error: float) -> tuple[float, float]:

@@ -51,7 +51,9 @@ KEPT = 0.5
 """Of the rows, to test on. More rows would test sharper, and train worse."""
 
 CROSSED, STRICTER = 5000, 0.5
-"""Rows below which the test is on cross-fitted decisions of all rows, at so much of the chance to be wrong."""
+"""Rows below which the test is on cross-fitted decisions of all rows, at so much of the chance to be wrong; not for
+bounds that compare groups, where candidates that are chosen and tested by the same rows are too lucky: 11 of 86 such
+promises were broken in a simulation with 400 rows."""
 
 FEWEST = 100
 """Rows below which none are kept back: nothing worth promising could be shown."""
@@ -135,7 +137,8 @@ def settled(rows: Rows, plan: Plan, trainer: Trainer, asked: Asked, random: np.r
         return Outcome(model, 0.0, "unconstrained", said, None, tested, [model], np.zeros(0))
     if asked.promise == "training":
         return _counted(rows, plan, trainer, asked)
-    crossed = asked.kept is None and n < CROSSED and not trainer.flatters
+    alone = all(row.second is None for row in plan.rows)
+    crossed = asked.kept is None and n < CROSSED and alone and not trainer.flatters
     kept = n if crossed else round(n * (asked.kept or KEPT))
     scarce = _scarce(plan, rows, kept, 1 - asked.confidence)
     if scarce is not None:
