@@ -154,12 +154,16 @@ def margins(plan: Plan, rates: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
 def sequence(plan: Plan, sweeps: Sequence[Sweep], sizes: np.ndarray) -> list[Candidate]:
     """Candidates from the safest to the cheapest; each costs less than all before it."""
-    margin = np.concatenate([margins(plan, one.rates, sizes) for one in sweeps])
-    cost = np.concatenate([one.cost for one in sweeps])
+    return ordered(sweeps, [margins(plan, one.rates, sizes) for one in sweeps])
+
+
+def ordered(sweeps: Sequence[Sweep], all_margins: Sequence[np.ndarray], dearest: float = DEAREST) -> list[Candidate]:
+    """The sequence, from the margins of every threshold of every model."""
+    margin, cost = np.concatenate(all_margins), np.concatenate([one.cost for one in sweeps])
     shift = np.concatenate([one.shifts for one in sweeps])
     model = np.concatenate([np.full(len(one.shifts), i) for i, one in enumerate(sweeps)])
     near = cost[margin >= min(-NEAR, float(margin.max()))]
-    affordable = cost <= DEAREST * float(near.min()) + 1e-9
+    affordable = cost <= dearest * max(float(near.min()), 1e-300) + 1e-9
     margin = np.where(affordable, margin, -np.inf)
     order = np.lexsort((np.abs(shift), cost, -margin))
     first = min(SAFEST, float(margin.max()))

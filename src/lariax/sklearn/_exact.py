@@ -7,7 +7,7 @@ the chance to see counts at least as good as these, if the rate were just not go
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import bdtr, bdtrc, betaincinv, ndtri
+from scipy.special import bdtr, bdtrc, betaincinv, ndtri, stdtrit
 from scipy.stats import binom
 
 NUISANCE = 1e-3
@@ -24,6 +24,7 @@ class Count:
     hits: float
     rows: float
     squares: float | None = None  # None: the values are 0 or 1
+    bounded: bool = True  # between 0 and 1; else there is no exact bound, and Student's is taken
 
     @property
     def rate(self) -> float:
@@ -33,12 +34,14 @@ class Count:
     def flipped(self) -> "Count":
         """The same of 1 - value."""
         squares = None if self.squares is None else self.rows - 2 * self.hits + self.squares
-        return Count(self.rows - self.hits, self.rows, squares)
+        return Count(self.rows - self.hits, self.rows, squares, self.bounded)
 
 
 def upper(count: Count, error: float) -> float:
     """Above the true rate but for a chance of `error`: Clopper and Pearson for answers, Maurer and Pontil's empirical
     Bernstein bound for values."""
+    if not count.bounded:
+        return _student(count, error)
     if not count.rows:
         return 1.0
     if count.squares is not None:
@@ -59,6 +62,13 @@ def _bernstein(count: Count, error: float) -> float:
     variance = max(count.squares / n - mean**2, 0.0) * n / (n - 1)
     log = np.log(2 / error)
     return float(min(1.0, mean + np.sqrt(2 * variance * log / n) + 7 * log / (3 * (n - 1))))
+
+
+def _student(count: Count, error: float) -> float:
+    if count.rows < 2 or count.squares is None:
+        return float("inf")
+    variance = max(count.squares / count.rows - count.rate**2, 0.0) / (count.rows - 1)
+    return float(count.rate - stdtrit(count.rows - 1, error) * np.sqrt(variance))
 
 
 def shown(first: Count, second: Count | None, sign: int, slope: float, bound: float, error: float) -> bool:
@@ -135,6 +145,9 @@ def _range(rows: int, low: float, high: float) -> tuple[int, int]:
 
 def difference(first: Count, second: Count, slope: float, error: float) -> tuple[float, float]:
     """An interval for p - slope q that holds but for a chance of `error`, by inverting `shown` (to three digits)."""
+    if first.squares is not None or second.squares is not None:
+        low = lower(first, error / 4) - slope * upper(second, error / 4)
+        return low, upper(first, error / 4) - slope * lower(second, error / 4)
     middle = first.rate - slope * second.rate
     ends = []
     for sign in (-1, 1):

@@ -298,7 +298,7 @@ def _shown(
     if which is not None:
         return _outcome(models, candidates, which, seen_plan, seen, "promised", STATUSES["promised"], True)
     status = "not_shown" if candidates[0].margin > 0 else "out_of_reach"
-    needed = _needed(candidates[0], 1 - asked.confidence, len(rows.y))
+    needed = needed_rows(candidates[0], 1 - asked.confidence, len(rows.y))
     message = STATUSES[status]
     if status == "not_shown":
         message += f" About {needed:,} rows would show it; {len(rows.y):,} were given, {len(kept):,} of them kept back."
@@ -359,7 +359,7 @@ def _crossed(rows: Rows, plan: Plan, trainer: Trainer, asked: Asked, random: np.
     models = list(trainer.path(rows, plan, targets))
     which = max(passed - 1, 0)
     status = "promised" if passed else "not_shown" if candidates[0].margin > 0 else "out_of_reach"
-    needed = None if passed else _needed(candidates[0], error, n)
+    needed = None if passed else needed_rows(candidates[0], error, n)
     message = STATUSES[status]
     if status == "not_shown":
         message += f" About {needed:,} rows would show it; {n:,} were given."
@@ -403,7 +403,7 @@ def cross_fitted(
     return scores
 
 
-def _needed(safest: Candidate, error: float, given: int) -> int | None:
+def needed_rows(safest: Candidate, error: float, given: int) -> int | None:
     """Rows that would show it in four of five cases, if the safest candidate is as good as it seemed."""
     factor = factor_needed(safest.margin, 1.0, error)
     return None if not np.isfinite(factor) else int(np.ceil(given * max(factor, 1.1)))
