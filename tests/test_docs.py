@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 
 import lariax
@@ -24,7 +25,8 @@ def test_docstrings(name):
     if name == "lariax.torch._triton":  # comes with torch for a GPU
         pytest.importorskip("triton")
     module = importlib.import_module(name)
-    failures = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
+    with jax.enable_x64(False):  # as JAX comes; a warning, as of lost digits, is an error in all tests
+        failures = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
     assert failures.failed == 0
 
 
@@ -33,8 +35,8 @@ def test_docstrings(name):
     "page", [page for page in PAGES if "```python" in page.read_text()], ids=lambda page: page.name
 )
 def test_pages(page):
-    """Python blocks of a page run one after the other, in a process of their own with JAX as it comes; a text block
-    right after one is what it prints."""
+    """Python blocks of a page run one after the other, in a process of their own with JAX as it comes and no
+    warning; a text block right after one is what it prints."""
     code, expected = [], []
     for kind, body in BLOCK.findall(page.read_text()):
         if kind == "python":
@@ -42,7 +44,9 @@ def test_pages(page):
             expected.append(None)
         else:
             expected[-1] = body.strip()
-    script = "\n".join(f"{body}\nprint({MARK!r})" for body in code)
+    script = "import warnings; warnings.simplefilter('error')\n" + "\n".join(
+        f"{body}\nprint({MARK!r})" for body in code
+    )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=ROOT)
     assert run.returncode == 0, run.stderr
     for printed, said in zip(run.stdout.split(MARK), expected, strict=False):

@@ -32,7 +32,6 @@ from lariax.methods import (
     TrackedLagrangian,
     multiplier_rule,
 )
-from lariax.oracle import LariaxWarning
 from lariax.problem import (
     AbstractSource,
     AtLeast,
@@ -48,6 +47,7 @@ from lariax.problem import (
 )
 from lariax.scipy import minimize
 from lariax.tuned import Multipliers
+from lariax.utils import LariaxWarning
 
 if TYPE_CHECKING:
     from lariax import rates, rivals

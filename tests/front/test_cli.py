@@ -134,7 +134,7 @@ class TestSolve:
                 raise OSError(28, "No space left on device")
             replace(source, target)
 
-        monkeypatch.setattr(runs.Claim, "announce", lambda *_: None)
+        monkeypatch.setattr(runs.ClaimedFolder, "announce", lambda *_: None)
         monkeypatch.setattr(os, "replace", full)
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
         outcome = lariax("solve", "mine.py:pair", *CHEAP, "--iterations", 50, "--folder", "full", "--json", code=4)

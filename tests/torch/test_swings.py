@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import lariax.torch as lt
+from lariax import LariaxWarning
 from lariax.oracle import Block, Layout
-from lariax.problem import LariaxWarning
 from lariax.torch._swings import LOOKS, TURNS, SwingWatch, turns
 
 CALLS = 8 * 4 * LOOKS  # until looks are 16 calls apart

@@ -135,6 +135,12 @@ class Certificate:
         violated: the names of constraints that are.
         feasible: whether all of them hold, in the words of `holds`.
         verdict: one sentence.
+
+    >>> import jax.numpy as jnp, lariax as lx
+    >>> problem = lx.Problem(lambda x: jnp.sum((x - 1) ** 2), constraints={"sum": lx.Equal(jnp.sum, 1.0, samples=None)})
+    >>> certificate = lx.certify(problem, jnp.array([0.5, 0.5]))
+    >>> certificate.constraints["sum"].holds, certificate.stationarity.high < 1e-3
+    ('surely', True)
     """
 
     stationarity: Interval

@@ -5,7 +5,6 @@ import os
 import re
 import threading
 import time
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -13,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from lariax.checkpoint._archive import CheckpointError, DamagedError
-from lariax.oracle import LariaxWarning
 from lariax.problem import Problem
-from lariax.utils import is_number, write_atomically
+from lariax.utils import is_number, warn, write_atomically
 
 try:
     import fcntl
@@ -124,11 +122,9 @@ class Folder:
             except CheckpointError as error:
                 raise CheckpointError(f"{path}: {error}") from error
             if damaged:
-                warnings.warn(
+                warn(
                     f"passed over what is no whole checkpoint in {self}: {'; '.join(damaged)}. The run goes on from "
-                    f"{path.name}.",
-                    LariaxWarning,
-                    stacklevel=3,
+                    f"{path.name}."
                 )
             self._sound = [path]
             return found
@@ -215,11 +211,9 @@ class Keeper:
             self._thread = None
         if self.error is not None and not self._warned:
             self._warned = True
-            warnings.warn(
+            warn(
                 f"a checkpoint could not be written to {self.folder}: {self.error}. The run goes on and tries again; "
-                "the checkpoint before is intact.",
-                LariaxWarning,
-                stacklevel=2,
+                "the checkpoint before is intact."
             )
 
 

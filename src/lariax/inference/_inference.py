@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
-from scipy.special import chdtrc, ndtri
 
 import scipy
 from lariax.inference._table import as_frame, as_html, as_rich, as_text
@@ -121,6 +120,13 @@ class Inference:
         run_error: x of the run less the estimate: how far the run is from the solution on the samples.
         off: the largest of its entries in standard errors.
         warnings: what may be wrong with the statements made, in words.
+
+    >>> import jax, jax.numpy as jnp, lariax as lx
+    >>> rows = lx.Dataset(jax.random.normal(jax.random.key(0), (400, 2)))
+    >>> problem = lx.Problem(lambda x, row: 0.5 * jnp.sum((x - row) ** 2), samples=rows)
+    >>> inference = lx.inference(problem, rows.arrays.mean(axis=0))
+    >>> inference.x.standard_error.round(2).tolist()  # 1 / sqrt(400)
+    [0.05, 0.05]
     """
 
     x: Estimate
@@ -176,7 +182,7 @@ class Inference:
                 "repeat others. Leave those out."
             )
         statistic = float(value.ravel() @ np.linalg.solve(covariance, value.ravel()))
-        return Wald(statistic, value.size, float(chdtrc(value.size, statistic)))
+        return Wald(statistic, value.size, float(scipy.special.chdtrc(value.size, statistic)))
 
     @property
     def covariance(self) -> Any:
@@ -272,7 +278,7 @@ def skewed(error: float, skew: float, confidence: float) -> float:
 
 def quantile(confidence: float) -> float:
     """Of the normal law: 1.96 for 0.95."""
-    return float(ndtri((1 + confidence) / 2))
+    return float(scipy.special.ndtri((1 + confidence) / 2))
 
 
 def standard_errors(covariance: Float[np.ndarray, "q q"]) -> np.ndarray:

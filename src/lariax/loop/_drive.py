@@ -22,11 +22,22 @@ from lariax.loop._result import Result, outcome
 from lariax.loop._state import RunState
 from lariax.loop._verdict import Verdict, has_kinks, judged
 from lariax.methods import Diagnosis
-from lariax.problem import Linear, LinearSystem, Problem, warn
+from lariax.problem import Linear, LinearSystem, Problem
+from lariax.utils import warn
 
 
 class Snapshot(NamedTuple):
-    """What a callback sees, at every record."""
+    """What a callback sees, at every record.
+
+    >>> import jax.numpy as jnp, lariax as lx
+    >>> problem = lx.Problem(lambda x: jnp.sum((x - 1) ** 2), constraints={"sum": lx.Equal(jnp.sum, 1.0, samples=None)})
+    >>> seen = []
+    >>> def watch(now):
+    ...     seen.append(now.iteration)
+    >>> _ = lx.solve(problem, jnp.zeros(2), iterations=100, record_every=50, callback=watch)
+    >>> seen
+    [50, 100]
+    """
 
     iteration: int
     x: PyTree[Array]

@@ -12,7 +12,8 @@ from jaxtyping import PyTree
 
 from lariax.checkpoint import raw
 from lariax.oracle import sample_structure
-from lariax.problem import AbstractSource, Problem, Stream, describe_shape, first_nonfinite, warn
+from lariax.problem import AbstractSource, Problem, Stream, describe_shape, first_nonfinite
+from lariax.utils import warn
 
 FEWEST_ROWS = 32  # for a certificate
 POLL_SECONDS = 0.05  # between two looks at whether to wait any longer

@@ -35,8 +35,8 @@ from lariax.loop._saved import Saved, SavedSetup, keeper_in, saved_in
 from lariax.loop._state import OUTPUTS, RunState, Setup
 from lariax.methods import AbstractMethod, in_precision, oracle_for, prepared
 from lariax.oracle import Oracle
-from lariax.problem import Problem, Stream, describe_shape, first_nonfinite, warn
-from lariax.utils import explains_options
+from lariax.problem import Problem, Stream, describe_shape, first_nonfinite
+from lariax.utils import explains_options, warn
 
 
 @explains_options

@@ -13,7 +13,7 @@ from jax.scipy.linalg import cho_factor, cho_solve
 from jax.scipy.sparse.linalg import cg
 from jaxtyping import Array, Bool, Float
 
-from lariax.methods._nearest import Bounds, Linearized, Near, Values, dense, gram, ridge
+from lariax.methods._nearest import Bounds, Linearized, Near, Values, dense, ridge
 from lariax.oracle import Oracle, Vector
 from lariax.tuned.shape import is_whitened
 
@@ -35,8 +35,10 @@ def linearized(oracle: Oracle, x: Vector, plain: bool, usual: Values) -> tuple[L
         alive = length > jnp.sqrt(jnp.finfo(oracle.dtype).eps) * usual
         size = jnp.where(alive, length, 1)
         matrix = jnp.where(alive[:, None], matrix / size[:, None], 0)
-        every = jnp.ones_like(alive), jnp.ones_like(x)
-        factor = cho_factor(gram(matrix, *every, ridge(oracle.dtype)), lower=True) if plain else None
+        factor = None
+        if plain:
+            whole = matrix @ matrix.T + ridge(oracle.dtype) * jnp.eye(oracle.rows, dtype=oracle.dtype)
+            factor = cho_factor(whole, lower=True)
         rows = Linearized(
             lambda v: matrix @ v,
             lambda y: y @ matrix,
@@ -116,16 +118,15 @@ def along_face(
     some = near.active[:, None] * matrix * free
     small = ridge(gradient.dtype)
     stiff = jnp.sqrt(jnp.sum(model**2))
-    # B + stiff J^T J is the same along the face, and sound across it
-    matrix_here = free[:, None] * model * free + stiff * some.T @ some
+    # B + stiff J^T J is the same along the face, and sound across it; where rows outnumber entries it is stiff enough
+    # to keep steps on the face, up to what is taken back below
+    wide = some.shape[0] > some.shape[1]
+    strong = stiff / jnp.sqrt(jnp.finfo(stiff.dtype).eps) if wide else stiff
+    matrix_here = free[:, None] * model * free + strong * some.T @ some
     factor = cho_factor(matrix_here + jnp.diag(jnp.where(near.free, small * stiff, 1)), lower=True)
     slope = free * (gradient + model @ near.step)
-    across = cho_solve(factor, some.T)  # B^-1 J^T
-    inner = some @ across
-    strength = jnp.trace(inner) / jnp.maximum(jnp.sum(near.active), 1)
-    inner = inner + jnp.diag(jnp.where(jnp.diag(inner) > 0, small * strength, 1))  # rows without a gradient do nothing
-    weights = cho_solve(cho_factor(inner, lower=True), some @ cho_solve(factor, slope)) if inner.size else room
-    move = -cho_solve(factor, slope - weights @ some)
+    pull = jnp.zeros_like(slope) if wide or not some.size else _held(factor, some, slope, near.active) @ some
+    move = -cho_solve(factor, slope - pull)
     move = move - some.T @ rows.least(near.active, free, some @ move)  # what rounding left
     if rows.plain:
         return near.step + move
@@ -136,6 +137,15 @@ def along_face(
     hit = rows.inequality & ~near.active & (climb > 0)
     reach = jnp.minimum(reach, jnp.min(jnp.where(hit, left / jnp.where(hit, climb, 1), jnp.inf), initial=jnp.inf))
     return jnp.clip(near.step + jnp.minimum(reach, 1) * move, bounds.low, bounds.high)
+
+
+def _held(factor: tuple[Array, bool], some: Float[Array, "m d"], slope: Vector, active: Bool[Array, " m"]) -> Values:
+    """The multipliers of J t = 0 for  slope . t + t^T B t / 2,  with B by its factor."""
+    inner = some @ cho_solve(factor, some.T)  # J B^-1 J^T
+    strength = jnp.trace(inner) / jnp.maximum(jnp.sum(active), 1)
+    least = ridge(slope.dtype) * strength
+    inner = inner + jnp.diag(jnp.where(jnp.diag(inner) > 0, least, 1))  # rows without a gradient do nothing
+    return cho_solve(cho_factor(inner, lower=True), some @ cho_solve(factor, slope))
 
 
 def bent(model: Float[Array, "d d"], step: Vector, change: Vector, noise: Array) -> Float[Array, "d d"]:

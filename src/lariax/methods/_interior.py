@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.linalg import cho_factor, cho_solve
 from jaxtyping import Array, Bool, Float
+
+from lariax.methods._gram import gram_solve
 
 STEPS = 50  # the most; some 20 are usual
 CENTRE = 0.1  # the products that a step aims at, in units of their mean before it
@@ -81,8 +82,7 @@ class Path(NamedTuple):
         off = p.step - self.target + p.weights @ self.matrix
         off = off - jnp.where(lower, aim / low, 0) + jnp.where(upper, aim / high, 0)
         gap = self.matrix @ (p.step - inverse * off) + self.residuals - self.ridge * p.weights + push
-        inner = (self.matrix * inverse) @ self.matrix.T + jnp.diag(self.ridge + soft)
-        turn = cho_solve(cho_factor(inner, lower=True), gap)
+        turn = gram_solve(self.matrix * jnp.sqrt(inverse), self.ridge + soft, gap)
         move = -inverse * (off + turn @ self.matrix)
         new = Point(
             p.step + move,

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.linalg import cho_factor, cho_solve
-from jaxtyping import Array, ArrayLike, Bool, Float
+from jaxtyping import Array, Bool, Float
 
+from lariax.methods._gram import gram_solve
 from lariax.methods._interior import Path, inner_weights
 from lariax.oracle import Vector
 
@@ -207,9 +207,4 @@ def _ascent(dual: _Dual, start: Values, most: int) -> Values:
 
 def dense(matrix: Float[Array, "m d"], active: Bool[Array, " m"], free: Vector, extra: Array, right: Values) -> Values:
     """(J_AF J_AF^T + ridge) y = b over the active rows and the free entries; y = b for the other rows."""
-    return cho_solve(cho_factor(gram(matrix, active, free, extra), lower=True), right)
-
-
-def gram(matrix: Float[Array, "m d"], active: Bool[Array, " m"], free: Vector, extra: ArrayLike) -> Array:
-    some = active[:, None] * matrix
-    return (some * free) @ some.T + jnp.diag(jnp.where(active, extra, 1))
+    return gram_solve(active[:, None] * matrix * free, jnp.where(active, extra, 1), right)

@@ -8,14 +8,12 @@ from lariax.oracle._look import Look, Parts, Rows, Vector
 from lariax.oracle._oracle import Oracle, for_each
 from lariax.oracle._sampling import Batch
 from lariax.oracle._structure import AbstractStructure, Structure
-from lariax.problem import LariaxWarning
 
 __all__ = [
     "AbstractStructure",
     "Batch",
     "Block",
     "Coordinates",
-    "LariaxWarning",
     "Layout",
     "Look",
     "Oracle",

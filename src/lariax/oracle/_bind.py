@@ -19,9 +19,9 @@ from lariax.problem import (
     describe_shape,
     first_nonfinite,
     narrowed,
-    warn,
     warn_of_float32,
 )
+from lariax.utils import warn
 
 
 def as_point(problem: Problem, x0: PyTree) -> PyTree[Array]:
@@ -139,6 +139,16 @@ def _shape(what: str, fun: Callable[..., Any], x: PyTree, sample: PyTree, random
         return jax.eval_shape(fun, x, sample) if random else jax.eval_shape(fun, x)
     except Exception as error:
         call = f"(x, sample) with sample {describe_shape(sample)}" if random else "(x), as samples=None"
+        if (
+            random
+            and isinstance(error, TypeError | IndexError)
+            and "string" in str(error)
+            and not isinstance(sample, dict)
+        ):
+            error.add_note(
+                "A sample has no names here. Give the source a dictionary of columns, lx.Dataset({'income': ..., "
+                "'age': ...}), or a data frame: then a sample is a dictionary, sample['income']."
+            )
         error.add_note(f"Lariax called {what} as {call} and x {describe_shape(x)}.")
         raise
 

@@ -3,7 +3,7 @@
 from lariax.problem._constraints import SHARED, AbstractConstraint, AtLeast, AtMost, Equal, Proxy
 from lariax.problem._describe import describe_shape, first_nonfinite, visible
 from lariax.problem._linear import Linear, LinearSystem
-from lariax.problem._precision import LariaxWarning, narrowed, warn, warn_of_float32
+from lariax.problem._precision import narrowed, warn_of_float32
 from lariax.problem._problem import Problem
 from lariax.problem._sources import AbstractSource, Dataset, Distribution, Stratified, Stream, as_key, leading_axis
 from lariax.problem._units import probes, units
@@ -17,7 +17,6 @@ __all__ = [
     "Dataset",
     "Distribution",
     "Equal",
-    "LariaxWarning",
     "Linear",
     "LinearSystem",
     "Problem",
@@ -32,6 +31,5 @@ __all__ = [
     "probes",
     "units",
     "visible",
-    "warn",
     "warn_of_float32",
 ]

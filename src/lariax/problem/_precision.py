@@ -1,26 +1,14 @@
 """Numbers on their way into JAX: what would be corrupted is refused, what loses digits is said."""
 
-import sys
-import warnings
 from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from lariax.utils import warn
+
 X64 = 'jax.config.update("jax_enable_x64", True)'
-
-
-class LariaxWarning(UserWarning):
-    """Something was changed on the way in, and the run goes on."""
-
-
-def warn(message: str) -> None:
-    """A warning at the line that called Lariax."""
-    frame, level = sys._getframe(), 1
-    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("lariax", "equinox"):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(message, LariaxWarning, stacklevel=level)
 
 
 def warn_of_float32(name: str) -> None:

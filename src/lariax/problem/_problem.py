@@ -1,6 +1,6 @@
 """What is to be solved: objective, constraints, set, regulariser, samples. Immutable, and innocent of any method."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -10,6 +10,17 @@ from lariax.problem._constraints import SHARED, AbstractConstraint
 from lariax.problem._sources import AbstractSource
 from lariax.prox import AbstractProximable, Restricted, Zero
 from lariax.sets import AbstractSet, Everything
+from lariax.utils import takes
+
+OBJECTIVE = (
+    "Write lambda x, sample: ..., or leave samples= out if nothing is random.",
+    "Say where samples come from: samples=lx.Dataset(arrays) or lx.Distribution(lambda key: ...).",
+)
+CONSTRAINT = (
+    "Write lx.{}(fun, ..., samples=None) if it is deterministic, or give it a second argument.",
+    "Leave samples=None out to use the problem's samples, or give lx.{} samples= of its own.",
+)
+"""What to do where a function takes x alone and is called with a sample, and the other way round."""
 
 
 class Problem(eqx.Module):
@@ -55,10 +66,11 @@ class Problem(eqx.Module):
         heldout: AbstractSource | None = None,
         _joint: bool = False,
     ):
+        named = _named(constraints)
         self.objective = objective
         self.samples = samples
-        self._names = tuple(constraints or {})
-        self._constraints = tuple((constraints or {}).values())
+        self._names = tuple(named)
+        self._constraints = tuple(named.values())
         self.within = Everything() if within is None else within
         self.regularizer = Zero() if regularizer is None else regularizer
         self.heldout = heldout
@@ -103,6 +115,7 @@ class Problem(eqx.Module):
                 f"the objective must be a function f(x, sample), found {type(self.objective).__name__}. "
                 "Write lx.Problem(lambda x, sample: ..., samples=...)."
             )
+        _check_arguments("the objective", self.objective, self.samples is not None, OBJECTIVE)
         _check_source("samples=", self.samples)
         _check_source("heldout=", self.heldout)
         if self.is_joint and self.samples is None:
@@ -138,7 +151,13 @@ class Problem(eqx.Module):
                 f"constraint {name!r} uses the problem's samples, but the problem has samples=None. Give the "
                 "constraint its own samples=, or samples=None if it is deterministic."
             )
-        if constraint.fun is None and constraint.samples is not SHARED:
+        if constraint.fun is not None:
+            kind = type(constraint).__name__
+            what = f"constraint {name!r}"
+            _check_arguments(
+                what, constraint.fun, constraint.samples is not None, (part.format(kind) for part in CONSTRAINT)
+            )
+        elif constraint.samples is not SHARED:
             raise ValueError(
                 f"constraint {name!r} takes its values from the joint function, so it cannot have samples= of its own. "
                 "Leave samples= out, or give the constraint its own function."
@@ -206,6 +225,28 @@ def _is_none(node: Any) -> bool:
 
 def _is_source(node: Any) -> bool:
     return isinstance(node, AbstractSource)
+
+
+def _named(constraints: Any) -> Mapping[str, AbstractConstraint]:
+    if constraints is None or isinstance(constraints, Mapping):
+        return constraints or {}
+    several = constraints if isinstance(constraints, list | tuple) else [constraints]
+    kinds = [f'"c{i}": lx.{type(each).__name__}(...)' for i, each in enumerate(several[:2])]
+    raise TypeError(
+        f"constraints= takes a dictionary, found {type(constraints).__name__}. Give each a name, by which its "
+        f"multiplier comes back: constraints={{{', '.join(kinds)}{', ...' if len(several) > 2 else ''}}}."
+    )
+
+
+def _check_arguments(what: str, fun: Callable[..., Any], random: bool, advice: Iterable[str]) -> None:
+    """Say it if a function of x alone is to be called with a sample, or the other way round."""
+    alone, with_sample = advice
+    if random and takes(fun, 1) and not takes(fun, 2):
+        raise TypeError(f"{what} is a function of x alone, but it is called as fun(x, sample). {alone}")
+    if not random and takes(fun, 2) and not takes(fun, 1):
+        raise TypeError(
+            f"{what} is a function of two arguments, but it has samples=None, so it is called as fun(x). {with_sample}"
+        )
 
 
 def _check_source(option: str, source: Any) -> None:

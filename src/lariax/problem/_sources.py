@@ -22,10 +22,17 @@ from jaxtyping import Array, Int, Key, PyTree
 from lariax.problem._describe import describe_shape, first_nonfinite
 from lariax.problem._precision import narrowed, warn_of_float32
 from lariax.problem._shuffle import MOST_ROWS, shuffled
+from lariax.utils import takes
 
 
 class AbstractSource(eqx.Module):
-    """Something that can be sampled."""
+    """Something that can be sampled.
+
+    >>> import jax.numpy as jnp, lariax as lx
+    >>> source = lx.Dataset(jnp.arange(6.0).reshape(3, 2))  # a source of your own: docs/own-method.md
+    >>> isinstance(source, lx.AbstractSource), source.rows_per_sample
+    (True, 1)
+    """
 
     from_host: eqx.AbstractClassVar[bool]
 
@@ -64,6 +71,13 @@ class Distribution(AbstractSource):
             raise TypeError(
                 f"Distribution takes a function of a JAX random key, found {type(self.sampler).__name__}. "
                 "Write lx.Distribution(lambda key: jax.random.normal(key, (3,))); for rows of data use lx.Dataset."
+            )
+        if not takes(self.sampler, 1):
+            raise TypeError(
+                "Distribution takes a function of a random key alone, found one that needs more arguments: a sample "
+                "cannot depend on x where it is drawn. Draw what does not, lx.Distribution(lambda key: noise), and "
+                "make the sample from it in the objective and the constraints, z = g(x, noise). Where that has no "
+                "gradient (a choice between actions), use the score function: docs/recipes.md, policy gradients."
             )
 
     def draw(self, key: Key[Array, ""], iterations: Int[Array, " n"], count: int) -> PyTree:

@@ -62,7 +62,7 @@ def minimize(
     >>> result.success, [round(float(value), 3) for value in result.x], round(float(result.multipliers["c0"]), 3)
     (True, [1.0, 0.0], 1.0)
     """
-    x = jax.tree.map(_as_floats, np.asarray(x0) if isinstance(x0, list | tuple) else x0)
+    x = jnp.asarray(x0, float) if isinstance(x0, list | tuple) else jax.tree.map(_as_floats, x0)
     problem = Problem(
         _traceable("fun", fun, x, samples is not None),
         samples=samples,

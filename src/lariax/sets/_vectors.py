@@ -218,8 +218,9 @@ class Affine(AbstractVectorSet):
 
     >>> import jax.numpy as jnp
     >>> from lariax.sets import Affine
-    >>> print(jnp.round(Affine(jnp.array([[1.0, 1.0]]), jnp.array([1.0])).project(jnp.array([4.0, 2.0])), 3))
-    [ 1.5 -0.5]
+    >>> nearest = Affine(jnp.array([[1.0, 1.0]]), jnp.array([1.0])).project(jnp.array([4.0, 2.0]))
+    >>> [round(float(entry), 3) for entry in nearest]
+    [1.5, -0.5]
     """
 
     basis: Float[Array, "rank n"]

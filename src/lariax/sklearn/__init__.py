@@ -6,10 +6,10 @@ model.fit(X, y, sensitive_features=people[["sex"]])
 print(model.status_, model.certificate_)
 """
 
-from lariax.oracle import LariaxWarning
 from lariax.sklearn._classifier import ConstrainedClassifier, NeymanPearsonClassifier, PromiseError
 from lariax.sklearn._constraints import at_least, at_most, between, decreasing, each, gap, increasing, ratio
 from lariax.sklearn._regressor import ConstrainedRegressor
+from lariax.utils import LariaxWarning
 
 __all__ = [
     "ConstrainedClassifier",

@@ -1,6 +1,5 @@
 """Classifiers that keep a bound."""
 
-import warnings
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -11,7 +10,6 @@ from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from lariax.oracle import LariaxWarning
 from lariax.sklearn._certificate import RateCertificate, certificate_of
 from lariax.sklearn._choose import decided, probabilities
 from lariax.sklearn._constraints import Limit, at_most, checked
@@ -20,7 +18,7 @@ from lariax.sklearn._linear import LinearTrainer
 from lariax.sklearn._promise import Asked, Outcome, Trainer, settled
 from lariax.sklearn._rates import Plan, planned
 from lariax.sklearn._train import Rows
-from lariax.utils import check_among, check_confidence, is_number
+from lariax.utils import check_among, check_confidence, is_number, warn
 
 
 class PromiseError(RuntimeError):
@@ -131,7 +129,7 @@ class _Classifier(ClassifierMixin, BaseEstimator):
         if outcome.status in ("not_shown", "out_of_reach"):
             if self.raise_on_failure:
                 raise PromiseError(outcome.message)
-            warnings.warn(outcome.message, LariaxWarning, stacklevel=4)
+            warn(outcome.message)
 
     def _part(self, linear: str, network: str, name: str) -> Any:
         check_is_fitted(self, "status_")

@@ -40,6 +40,9 @@ class at_least:
         given: rows that count, `{"race": "Black"}` or `{"y": 1}`: columns of the sensitive features, or y, and their
             value, or a list of values.
         label: the class that a rate is about.
+
+    >>> import lariax.sklearn as ls
+    >>> constraints = {"recall": ls.at_least(0.9, given={"sex": "f"})}
     """
 
     bound: float
@@ -49,7 +52,11 @@ class at_least:
 
 @dataclass(frozen=True)
 class at_most:
-    """The rate is at most `bound`; arguments as of `at_least`."""
+    """The rate is at most `bound`; arguments as of `at_least`.
+
+    >>> import lariax.sklearn as ls
+    >>> constraints = {"false_alarm": ls.at_most(0.05)}
+    """
 
     bound: float
     given: Given | None = None
@@ -64,6 +71,9 @@ class gap:
         bound: between 0 and 1.
         by: the column that tells groups apart, or a tuple of columns: then every combination is a group.
         given, label: as of `at_least`.
+
+    >>> import lariax.sklearn as ls
+    >>> constraints = {"selection_rate": ls.gap(0.02, by=("sex", "race"))}
     """
 
     bound: float
@@ -75,7 +85,11 @@ class gap:
 @dataclass(frozen=True)
 class ratio:
     """The lower of the rates of any two groups is at least `bound` times the higher one: 0.8 is the four-fifths rule.
-    Arguments as of `gap`."""
+    Arguments as of `gap`.
+
+    >>> import lariax.sklearn as ls
+    >>> constraints = {"selection_rate": ls.ratio(0.8, by="sex")}
+    """
 
     bound: float
     by: By
@@ -85,7 +99,11 @@ class ratio:
 
 @dataclass(frozen=True)
 class each:
-    """What is said of a rate holds in each group: `each(at_least(0.9), by="sex")`."""
+    """What is said of a rate holds in each group: `each(at_least(0.9), by="sex")`.
+
+    >>> import lariax.sklearn as ls
+    >>> constraints = {"recall": ls.each(ls.at_least(0.8), by="sex")}
+    """
 
     limit: at_least | at_most
     by: By
@@ -93,7 +111,11 @@ class each:
 
 @dataclass(frozen=True)
 class between:
-    """Of a regressor's coefficients, or of their sum: at least `low` and at most `high`; `features` says which ones."""
+    """Of a regressor's coefficients, or of their sum: at least `low` and at most `high`; `features` says which ones.
+
+    >>> import lariax.sklearn as ls
+    >>> constraints = {"coef": ls.between(low=0.0, features=("age",)), "coef_sum": ls.between(1.0, 1.0)}
+    """
 
     low: float = -np.inf
     high: float = np.inf
@@ -102,14 +124,22 @@ class between:
 
 @dataclass(frozen=True)
 class increasing:
-    """The prediction never falls when one of these features rises and the others stay."""
+    """The prediction never falls when one of these features rises and the others stay.
+
+    >>> import lariax.sklearn as ls
+    >>> constraints = {"monotone": [ls.increasing(("rooms",)), ls.decreasing(("age",))]}
+    """
 
     features: tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
 class decreasing:
-    """The prediction never rises when one of these features rises and the others stay."""
+    """The prediction never rises when one of these features rises and the others stay.
+
+    >>> import lariax.sklearn as ls
+    >>> constraints = {"monotone": ls.decreasing(("age",))}
+    """
 
     features: tuple[str | int, ...]
 

@@ -1,6 +1,5 @@
 """A regressor that keeps a bound."""
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Self
@@ -10,7 +9,6 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from lariax.oracle import LariaxWarning
 from lariax.sklearn._certificate import RateCertificate, certificate_of
 from lariax.sklearn._choose import Candidate, ordered
 from lariax.sklearn._classifier import PromiseError
@@ -29,7 +27,7 @@ from lariax.sklearn._regression import (
     restrictions,
     sweep_of,
 )
-from lariax.utils import check_among, check_confidence, is_number
+from lariax.utils import check_among, check_confidence, is_number, warn
 
 LEVELS = LinearTrainer.levels
 
@@ -188,7 +186,7 @@ class ConstrainedRegressor(RegressorMixin, BaseEstimator):
             message = self.message_ if model.converged else f"{self.message_} {STUCK}"
             if self.raise_on_failure:
                 raise PromiseError(message)
-            warnings.warn(message, LariaxWarning, stacklevel=4)
+            warn(message)
 
     def predict(self, X: Any) -> np.ndarray:
         """X @ coef_ + intercept_"""

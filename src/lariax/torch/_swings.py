@@ -5,15 +5,14 @@ They are looked at now and then, evenly over the run: where the record is full, 
 next ones are twice as far apart.
 """
 
-import warnings
 from typing import NamedTuple
 
 import numpy as np
 
 from lariax.oracle import Block, Layout
-from lariax.problem import LariaxWarning
 from lariax.tuned.rule import RuleState, violation
 from lariax.tuned.shape import diagonal
+from lariax.utils import warn
 
 LOOKS = 16
 """So many looks, the last half of a run or more, are judged,"""
@@ -30,9 +29,6 @@ WIDE, STEEP = 0.5, 0.25
 ERRORS, UNMOVED = 2.5, 0.6
 """A violation stays if its mean over the looks is so many standard errors of one, and if in the last quarter of them it
 is more than UNMOVED times what it was in the first."""
-
-STACK = 7
-"""From a look to the line that calls `step`."""
 
 ADVICE = "Train with Adam and lt.Multipliers, which is made for that, or take a surrogate that is nearer to the values."
 
@@ -68,7 +64,7 @@ class SwingWatch:
         for block in layout.blocks:
             if wrong := self._judged(block):
                 self.has_warned = True
-                warnings.warn(f"constraint {block.name!r} {wrong}", LariaxWarning, stacklevel=STACK)
+                warn(f"constraint {block.name!r} {wrong}")
                 return
 
     def _judged(self, block: Block) -> str:

@@ -4,7 +4,6 @@ Vectors like the parameters stay on their device; everything else is a few numbe
 and turned over by the rule that the core uses.
 """
 
-import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -32,6 +31,7 @@ from lariax.tuned.curvature import Measurement
 from lariax.tuned.filter import gain_at
 from lariax.tuned.rates import interval_at, next_refresh
 from lariax.tuned.rule import Gains, Rule, RuleState, Step, Turned, Weighed
+from lariax.utils import warn
 
 
 class TrackedLagrangian(AbstractConstrained):
@@ -261,11 +261,10 @@ class TrackedLagrangian(AbstractConstrained):
         """After a step that is taken back."""
         if not self.has_warned and (seen.limit < 0 or not np.isfinite(seen.square.item())):
             self.has_warned = True
-            warnings.warn(
+            warn(
                 f"in call {self.calls} or the one before it the loss, a constraint or a gradient was not finite: the "
                 "step to there is taken back, and the next ones are shorter. observe()['backed_off'] counts them.",
                 RuntimeWarning,
-                stacklevel=4,
             )
         return self.rule.back_off(seen.old)
 

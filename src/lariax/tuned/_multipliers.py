@@ -1,7 +1,6 @@
 """Multipliers for a loop with an optimizer of its own, in plain numbers."""
 
 import math
-import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -29,6 +28,7 @@ from lariax.tuned._pressure import (
     unseen,
     weight_of,
 )
+from lariax.utils import warn
 
 MISSED = 100  # calls after which a constraint that nobody has measured is worth a word
 STUCK = 0.2  # share of the calls that a multiplier spends at its limit before that is worth a word
@@ -349,7 +349,7 @@ class Multipliers:
     def _say(self, what: str, words: str) -> None:
         if what not in self._said:
             self._said.add(what)
-            warnings.warn(words, RuntimeWarning, stacklevel=5)
+            warn(words, RuntimeWarning)
 
 
 def _pair(name: str, given: Any) -> tuple[Any, Any]:

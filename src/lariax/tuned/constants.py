@@ -85,7 +85,7 @@ MULTIPLIER_LIMIT = 4.0
 PENALTY_LIMIT = MULTIPLIER_LIMIT / 2
 """||J^T rho M u|| likewise."""
 
-LINEAR_CURVATURE = 0.1
+LINEAR_CURVATURE = 1.0
 """L is no less than this many times ||grad f|| over the length of x: linear functions have no curvature, and were L
 forgotten, steps would grow for ever and rho would vanish."""
 

@@ -28,11 +28,18 @@ class HessianEstimate(NamedTuple):
     slopes: Any  # mean squares of the gradient,
     noise: Any  # and variances
     largest: Any  # about the largest eigenvalue of the Hessian, and not above it
+    pull: Any = 0.0  # of the constraints: sums of squares of their gradients, each of length 1; 0: not looked at
 
     @classmethod
     def flat(cls, slopes: Any) -> "HessianEstimate":
         """Of slopes alone."""
         return cls(0 * slopes, slopes, 0 * slopes, 0 * slopes[0])
+
+
+def pull_of(xp: Any, jacobian: Any) -> Any:
+    """Entry by entry, from J in z."""
+    squares = jacobian**2
+    return xp.sum(squares / (xp.sum(squares, axis=1, keepdims=True) + xp.finfo(jacobian.dtype).tiny), axis=0)
 
 
 def diagonal_of(xp: Any, directions: Any, products: Any, largest: Any) -> Any:
@@ -73,9 +80,10 @@ def balanced(xp: Any, scales: Any, seen: HessianEstimate) -> Any:
     """One round of making the diagonal of the curvature equal.
 
     Entries with no curvature to go by have gradients as noisy as the others are on the average, or, without noise, as
-    large. Without a gradient either they have the smallest scale.
+    large. Without a gradient either they have the smallest scale. Where nothing is curved, as in a linear program, the
+    penalty will be, and constraints are to pull equally at all entries.
     """
-    diagonal, slopes, noise, _ = seen
+    diagonal, slopes, noise, _, pull = seen
     tiny = xp.finfo(slopes.dtype).tiny
     curved = diagonal > FLAT_DIAGONAL * xp.finfo(slopes.dtype).eps * xp.max(diagonal)  # the rest is rounding
     jacobi = scales / xp.sqrt(xp.where(curved, diagonal / (xp.max(diagonal) + tiny), 1))
@@ -90,8 +98,11 @@ def balanced(xp: Any, scales: Any, seen: HessianEstimate) -> Any:
     has_noise = noise > SILENT * slopes
     by_noise, loud = levelled(xp.where(has_noise, noise, 0))
     by_slope, steep = levelled(slopes)
-    rest = xp.where(has_noise, by_noise, by_slope)
-    return _where_seen(xp, curved | (slopes > 0), xp.where(curved & ~xp.where(has_noise, loud, steep), jacobi, rest))
+    by_pull, _ = levelled(pull + 0 * slopes)
+    rest = xp.where((pull > 0) & ~xp.any(curved), by_pull, xp.where(has_noise, by_noise, by_slope))
+    return _where_seen(
+        xp, curved | (slopes > 0) | (pull > 0), xp.where(curved & ~xp.where(has_noise, loud, steep), jacobi, rest)
+    )
 
 
 def natural_length(xp: Any, scales: Any, seen: HessianEstimate, z: Any) -> Any:

@@ -1,4 +1,5 @@
-"""What several packages need and no one of them owns: checks of options, and files that are whole or not there."""
+"""What several packages need and no one of them owns: checks of options, warnings, pages that help, and files that are
+whole or not there."""
 
 from lariax.utils._files import write_atomically
 from lariax.utils._options import (
@@ -8,14 +9,23 @@ from lariax.utils._options import (
     did_you_mean,
     explains_options,
     is_number,
+    takes,
 )
+from lariax.utils._pages import HelpfulError, page, with_help
+from lariax.utils._warnings import LariaxWarning, warn
 
 __all__ = [
+    "HelpfulError",
+    "LariaxWarning",
     "check_among",
     "check_confidence",
     "check_count",
     "did_you_mean",
     "explains_options",
     "is_number",
+    "page",
+    "takes",
+    "warn",
+    "with_help",
     "write_atomically",
 ]
