@@ -15,7 +15,7 @@ from lariax.sklearn._promise import chosen
 from lariax.sklearn._rates import planned
 from lariax.sklearn._train import Rows
 
-REPEATS = 1500
+REPEATS = 1000
 MOST_FAILURES = int(binom.ppf(0.999, REPEATS, 0.05))  # false alarms of these tests: 1e-3
 
 
