@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from lariax.oracle import Batch, Oracle, Vector, for_each, occasionally
 from lariax.problem import probes, units
@@ -98,6 +98,13 @@ def hessian_at(
         noise=_by_unit(jnp.maximum(squares[0] - mean[0] ** 2, 0), labels),
         largest=largest,
     )
+
+
+def held_at(
+    oracle: Oracle, z: Vector, beyond: Vector, eta: Float[Array, ""], labels: Int[np.ndarray, " d"]
+) -> Bool[Array, " d"]:
+    """Entries with a unit of their own that stay where they are, though a step goes on to `beyond`."""
+    return (beyond != z) & (oracle.prox(beyond, eta) == z) & (np.bincount(labels)[labels] == 1)
 
 
 def slopes_at(oracle: Oracle, z: Vector, batches: Batch, weights: Float[Array, " m"]) -> Vector:

@@ -84,16 +84,24 @@ class Survey:
         return FirstLook(curvature, max_gradient, rows, noise, multipliers, shape, diagonal), survey
 
     def refreshed(
-        self, rule: Rule, s: RuleState, batch_size: int, units: np.ndarray | None, indexed: IndexedMultipliers
+        self,
+        rule: Rule,
+        s: RuleState,
+        batch_size: int,
+        units: np.ndarray | None,
+        indexed: IndexedMultipliers,
+        held: np.ndarray | None,
     ) -> tuple[RuleState, "Survey"]:
-        """The shape of the penalty, the size of the objective's gradient and the units, anew."""
+        """The shape of the penalty, the size of the objective's gradient and the units, anew. `held`: entries that stay
+        at a bound."""
         survey, scales = self, self.scales
         if scales is not None:
             if units is None or s.diagonal is None:
-                seen = HessianEstimate.flat(self._slopes(s.weights, indexed) * scales**2)
+                seen, held = HessianEstimate.flat(self._slopes(s.weights, indexed) * scales**2), None
             else:
                 seen = self.hessian(s.weights, units)
-            s, change = replace(rule, xp=np).rescaled(s, scales, seen)  # long vectors, not single numbers
+                held = None if held is None else held & (np.bincount(units)[units] == 1)
+            s, change = replace(rule, xp=np).rescaled(s, scales, seen, held)  # long vectors, not single numbers
             survey = self._in(scales * change)
         gradient = survey.objective(by_row=False).square
         s = rule.with_gradient(s, gradient, survey.square_of_x())

@@ -12,6 +12,7 @@ from lariax.tuned.constants import (
     DIAGONAL_LOOKS,
     FLAT_DIAGONAL,
     FLAT_SLOPE,
+    HELD_PULL,
     RARE,
     SILENT,
     STEEP,
@@ -137,14 +138,25 @@ def average_diagonal(xp: Any, before: Any, seen: Any) -> Any:
     return xp.where(seen > 0, new, before)
 
 
-def unit_change(xp: Any, diagonal: Any) -> Any:
+def unit_change(xp: Any, diagonal: Any, held: Any) -> Any:
     """By what to multiply scales at which the curvature has this diagonal: mostly by 1, and by no more than 2, since
-    little curvature may be chance."""
+    little curvature may be chance. What is usual is what entries have that no bound holds, if there are any."""
     tiny = xp.finfo(diagonal.dtype).tiny
     curved = diagonal > 0
-    usual = xp.sum(xp.where(curved, xp.log(diagonal + tiny), 0)) / xp.maximum(xp.sum(curved), 1)
+    counts = curved & ~(held & xp.any(curved & ~held))
+    usual = xp.sum(xp.where(counts, xp.log(diagonal + tiny), 0)) / xp.maximum(xp.sum(counts), 1)
     ratio = xp.where(curved, (usual - xp.log(diagonal + tiny)) / 2, 0)
     return xp.where(abs(ratio) > xp.log(UNIT_OFF), 2.0 ** xp.minimum(xp.round(ratio / xp.log(2.0)), 1), 1.0)
+
+
+def most_growth(xp: Any, jacobian: Any, held: Any) -> Any:
+    """By what scales may be multiplied at most, entry by entry, a power of 2: those of entries that a bound holds are
+    short enough for the constraints, whose gradients are the rows of J, to pull at the others."""
+    squares, tiny = jacobian**2, xp.finfo(jacobian.dtype).tiny
+    free = xp.sum(xp.where(held, 0, squares), axis=1, keepdims=True)
+    beside = xp.max(xp.where(free > 0, squares / xp.where(free > 0, free, 1), 0), axis=0, initial=0)
+    power = xp.floor(xp.log2(HELD_PULL) - xp.log2(beside + tiny) / 2)
+    return xp.where(held & (beside > 0), 2.0**power, xp.inf)
 
 
 def growth(xp: Any, change: Any, seen: HessianEstimate) -> tuple[Any, Any]:
