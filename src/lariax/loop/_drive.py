@@ -205,6 +205,7 @@ class Drive:
             certified=point.certificate if point else None,
             remarks=(*found, *self._remarks(status, known, x)),
             error=self.failure,
+            has_tolerance=self.certifier is not None and self.certifier.tolerance is not None,
         )
 
     def _remarks(self, status: str, known: Diagnosis, x: PyTree[Array]) -> list[str]:

@@ -14,9 +14,10 @@ from rich.text import Text
 
 from lariax.certificate import Certificate
 from lariax.inference import Entry
-from lariax.loop import History, Result
+from lariax.loop import History, Result, summary
 from lariax.problem import visible
 from lariax.runs._json import plain
+from lariax.utils import narrow_table
 
 LONGEST = 16  # entries of a vector that the history holds one by one
 PACKAGES = ("lariax", "jax", "jaxlib", "equinox", "numpy", "scipy", "optax")
@@ -82,10 +83,15 @@ class SavedRun:
         found = self.certificate or Text(
             visible(f"No certificate. {outcome.get('no_certificate', '')}"), style="yellow"
         )
+        answer = narrow_table("", "name", "value", words=3)
+        for name, array in self.x.items():
+            answer.add_row("x", Text(visible("" if name == "x" else name)), summary(array))
+        for name, array in self.multipliers.items():
+            answer.add_row("multiplier", Text(visible(name)), summary(array))
         lines = [f"{name}: {value:.4g}" for name, value in outcome.get("measures", {}).items()]
         lines.append(str(outcome["message"]))
         head = Text(visible(f"{self.title}: {self.status} after {cost}"))
-        return Group(head, found, *(Text(visible(line)) for line in lines))
+        return Group(head, answer, found, *(Text(visible(line)) for line in lines))
 
 
 def saved(
@@ -98,9 +104,10 @@ def saved(
     measures: Mapping[str, float] | None = None,
 ) -> SavedRun:
     """A result as a `SavedRun`, with nothing computed anew."""
+    known = result.certified is not None or "certificate" in vars(result)  # else it would be made
     outcome = {
         "status": result.status,
-        "success": result.success,
+        "success": known and result.success,
         "message": result.message,
         "iterations": int(result.iterations),
         "draws": int(result.draws),

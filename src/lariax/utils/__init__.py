@@ -1,5 +1,4 @@
-"""What several packages need and no one of them owns: checks of options, warnings, and files that are whole or not
-there."""
+"""What several packages need and no one of them owns: checks of options, warnings, tables, files that are whole."""
 
 from lariax.utils._files import write_atomically
 from lariax.utils._options import (
@@ -11,6 +10,7 @@ from lariax.utils._options import (
     is_number,
     takes,
 )
+from lariax.utils._tables import narrow_table
 from lariax.utils._warnings import LariaxWarning, warn
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "did_you_mean",
     "explains_options",
     "is_number",
+    "narrow_table",
     "takes",
     "warn",
     "write_atomically",
