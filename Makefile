@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: demo test test-long test-all browser lint format bench rates rivals peers audit kill soak overhead docs dist clean
+.PHONY: demo test test-long test-all browser lint format bench rates rivals peers audit kill soak overhead docs pictures dist clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -59,7 +59,10 @@ overhead: $(VENV)/.ready      ## what checkpoints cost, as a ratio
 	$(BIN)/python -m benchmarks.overhead
 
 docs: $(VENV)/.ready          ## the site, offline, in ./site; warnings are errors
-	$(BIN)/python -m sphinx --jobs auto -E -W --keep-going --color -b dirhtml docs site
+	$(BIN)/python -m sphinx --jobs auto -E -W --keep-going --color -b html -c docs . site
+
+pictures: $(VENV)/.ready      ## the pictures of README and of the gallery's page, solved and drawn anew
+	$(BIN)/python -m scripts.pictures
 
 dist: $(VENV)/.ready          ## wheel and source distribution in ./dist, checked
 	rm -rf dist

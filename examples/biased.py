@@ -79,11 +79,11 @@ def with_the_same_batch(penalty=10.0):
     return np.asarray(state[0]), np.stack(path)
 
 
-def draw(ours, theirs):
+def draw(ours, theirs, picture=PICTURE, size=8, dpi=150):
     """The two paths over the contours of the objective."""
-    figure = Figure(figsize=(8, 8.3), dpi=150, facecolor="white")
+    figure = Figure(figsize=(size, size + 0.4), dpi=dpi, facecolor="white")
     FigureCanvasAgg(figure)
-    axes = figure.add_axes((0.075, 0.065, 0.9, 0.865))
+    axes = figure.add_axes((0.075, 0.065, 0.9, 0.84))
     left, right, low, high = -1.9, 2.3, -1.6, 2.6
     grid = np.stack(np.meshgrid(np.linspace(left, right, 300), np.linspace(low, high, 300)))
     values = objective(grid)
@@ -118,13 +118,13 @@ def draw(ours, theirs):
     label("start", START, (11, -4), INK)
     label(f"Lariax\n({ours[-1][0]:.2f}, {ours[-1][1]:.2f})", ours[-1], (20, 10), OURS)
     label(f"solution\n({SOLUTION[0]:.2f}, {SOLUTION[1]:.2f})", SOLUTION, (-18, -32), INK, "right")
-    label(f"same-batch product\n({theirs[-1][0]:.2f}, {theirs[-1][1]:.2f})", theirs[-1], (-14, -28), THEIRS, "right")
+    label(f"penalty on the batch\n({theirs[-1][0]:.2f}, {theirs[-1][1]:.2f})", theirs[-1], (-14, -28), THEIRS, "right")
     axes.set(xlim=(left, right), ylim=(low, high), aspect="equal", xlabel="$x_1$", ylabel="$x_2$")
     axes.tick_params(colors="#6b7280", length=0)
     axes.spines[:].set_visible(False)
-    title = "One batch for both factors of a product is biased; different samples are not"
-    axes.set_title(title, loc="left", fontsize=13.5, color=INK, pad=12)
-    figure.savefig(PICTURE)
+    title = "A penalty on a batch's constraint is biased;\nproducts of different samples are not"
+    axes.set_title(title, loc="left", fontsize=13.5, color=INK, pad=10)
+    figure.savefig(picture)
 
 
 def main():
@@ -133,7 +133,7 @@ def main():
     for heading in ("", "answer", "distance", "constraint", "seconds"):
         table.add_column(heading, justify="right" if heading else "left")
     paths = {}
-    for name, run in (("Lariax, no settings", with_lariax), ("same-batch product", with_the_same_batch)):
+    for name, run in (("Lariax, no settings", with_lariax), ("penalty on the batch", with_the_same_batch)):
         began = time.perf_counter()
         with console.status(name):
             x, paths[name] = run()

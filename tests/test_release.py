@@ -70,17 +70,42 @@ def test_distributions_are_sound(dist, wheel):
     assert kinds == {".py", ".js", ".css", ".md", ".npz", ".typed"}
 
 
+class Stranger:
+    """Somebody with an empty environment and the wheel."""
+
+    def __init__(self, folder, wheel):
+        venv.create(folder / "empty", with_pip=True)
+        self.folder, self.wheel = folder, wheel
+        self.bin = folder / "empty" / ("Scripts" if sys.platform == "win32" else "bin")
+
+    def install(self, extras=""):
+        pins = ["--constraint", ROOT / "constraints.txt"]
+        self.run("python", "-m", "pip", "install", "--quiet", *pins, f"{self.wheel}{extras}")
+
+    def run(self, program, *arguments):
+        command = [str(self.bin / program), *map(str, arguments)]
+        run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=self.folder)
+        assert run.returncode == 0, run.stdout + run.stderr
+        return run.stdout.strip()
+
+    def paste(self, page):
+        """The first example of a page prints what the page says."""
+        blocks = re.findall(r"^```(python|text)\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+        (_, code), (_, said), *_ = blocks
+        assert self.run("python", "-I", "-c", code) == said.strip()
+
+
 @pytest.mark.long
-def test_the_wheel_works_in_an_empty_environment(wheel, tmp_path):
-    venv.create(tmp_path / "empty", with_pip=True)
-    bin_ = tmp_path / "empty" / ("Scripts" if sys.platform == "win32" else "bin")
-    pins = ["--constraint", ROOT / "constraints.txt"]
-    subprocess.run([bin_ / "python", "-m", "pip", "install", "--quiet", *pins, wheel], check=True)
-    run = subprocess.run([bin_ / "lariax", "doctor"], capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert "Self-check passed" in run.stdout
-    code = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
-    run = subprocess.run([bin_ / "python", "-I", "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert run.stdout.startswith("[-0.5")
+def test_every_guide_begins_well_in_an_empty_environment(wheel, tmp_path):
+    stranger = Stranger(tmp_path, wheel)
+    stranger.install()
+    assert "Self-check passed" in stranger.run("lariax", "doctor")
+    for page in ("README.md", "docs/guides/planning.md", "docs/guides/estimation.md", "docs/guides/research.md"):
+        stranger.paste(page)
+    stranger.install("[sklearn]")
+    stranger.paste("docs/guides/scikit-learn.md")
+    stranger.install("[torch]")
+    stranger.paste("docs/guides/network.md")
 
 
 def python(*arguments):

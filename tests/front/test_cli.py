@@ -175,7 +175,7 @@ WRONG = {
     "no x0": (["solve", "blank.py"], 2, "has no x0"),
     "x0 that is no array": (["solve", "blank.py", "--x0", "mine.py"], 2, "takes a .npy file"),
     "not a problem": (["solve", "mine.py:number"], 2, "must be an lx.Problem"),
-    "a function that fails": (["solve", "mine.py:broken"], 1, "line 21, in broken: return 1 / 0"),
+    "a function that fails": (["solve", "mine.py:broken"], 1, "line 25, in broken: return 1 / 0"),
     "an objective that fails": (["solve", "mine.py:unsound", "--seconds", "1"], 1, "in <lambda>: unsound"),
     "unknown method": (["solve", "mine.py", "--method", "QuadraticPenality"], 2, "Did you mean 'QuadraticPenalty'"),
     "code as a method": (["solve", "mine.py", "--method", "__import__('os')"], 2, "takes a name, or name(setting"),

@@ -137,6 +137,12 @@ class Certificate:
         fault: what speaks surely against the point: "not finite", "infeasible", "not stationary", "not complementary";
             None where nothing does, on held-out rows neither (there constraints alone count).
         verdict: one sentence.
+
+    >>> import jax.numpy as jnp, lariax as lx
+    >>> problem = lx.Problem(lambda x: jnp.sum((x - 1) ** 2), constraints={"sum": lx.Equal(jnp.sum, 1.0, samples=None)})
+    >>> certificate = lx.certify(problem, jnp.array([0.5, 0.5]))
+    >>> certificate.constraints["sum"].holds, certificate.stationarity.high < 1e-3
+    ('surely', True)
     """
 
     stationarity: Interval

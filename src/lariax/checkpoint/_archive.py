@@ -22,6 +22,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from lariax.utils import HelpfulError
+
 MAGIC = b"lariax checkpoint\n"
 VERSION = 3
 PREFIX = struct.Struct("<IQ")
@@ -43,8 +45,18 @@ class Classes:
         self.tags = {cls: tag for tag, cls in self.by_tag.items()}
 
 
-class CheckpointError(ValueError):
-    """A checkpoint that cannot be written, read or used. Nothing was changed on disk."""
+class CheckpointError(HelpfulError, ValueError):
+    """A checkpoint that cannot be written, read or used. Nothing was changed on disk.
+
+    >>> import lariax as lx
+    >>> try:
+    ...     lx.resume("no-such-folder")
+    ... except lx.CheckpointError as error:
+    ...     print("refused")
+    refused
+    """
+
+    topic = "resume"
 
 
 class DamagedError(CheckpointError):

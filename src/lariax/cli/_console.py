@@ -72,7 +72,7 @@ class Screen:
         except typer.Exit:
             raise
         except (RunFolderError, CheckpointError) as error:
-            self.fail(BAD_FOLDER, str(error))
+            self.fail(BAD_FOLDER, told(error))
         except WrongInput as error:
             self.fail(WRONG_INPUT, str(error))
         except KeyboardInterrupt:
@@ -81,12 +81,17 @@ class Screen:
             self.fail(FAILED, str(error))
         except (ValueError, TypeError) as error:
             lines = own_lines(error, file)
-            self.fail(FAILED if lines else WRONG_INPUT, f"{error}{lines}")
+            self.fail(FAILED if lines else WRONG_INPUT, f"{told(error)}{lines}")
         except Exception as error:
             lines = own_lines(error, file)
             if not lines:
                 raise
             self.fail(FAILED, f"{type(error).__name__}: {error}{lines}")
+
+
+def told(error: BaseException) -> str:
+    """What an error says, and the page that it names."""
+    return " ".join([str(error), *(f"{note}." for note in getattr(error, "__notes__", ()))])
 
 
 def show_warnings() -> None:

@@ -14,11 +14,13 @@ from lariax.cli._console import FAILED, Screen
 from lariax.loop import solve
 from lariax.problem import Distribution, Equal, Problem
 from lariax.runs import versions
+from lariax.utils import page
 
 EXTRAS = {
     "matplotlib": "result.plot()",
     "pandas": "history.to_pandas()",
     "torch": "lariax.torch",
+    "scikit-learn": "lariax.sklearn",
     "sif2jax": "problems of CUTEst in the gallery",
 }
 SOLUTION = np.array([-0.5, 1.5])
@@ -44,6 +46,7 @@ def examine(screen: Screen) -> None:
             f"\nSelf-check {words} in {check['seconds']:.1f} s: a problem with a random constraint, "
             f"{check['distance']:.3f} from its solution; {check['draws_per_second']:,.0f} draws a second."
         )
+        screen.show(f"Help: {page('start')}; questions: {page('questions')}; commands: {page('commands')}.")
         screen.give({"versions": found, "extras": extras, "double": double, "self_check": check})
         if not check["passed"]:
             raise typer.Exit(FAILED)

@@ -17,6 +17,11 @@ def keep_programs(folder: str | os.PathLike[str] | None = None) -> Path | None:
     This is JAX's persistent compilation cache, bounded to a gigabyte. A folder that the user has set by
     `jax_compilation_cache_dir` or `JAX_COMPILATION_CACHE_DIR` is left as it is. Programs are executed, so the folder is
     made for the user alone; a folder that belongs to somebody else is not used. Returns the folder in use, or None.
+
+    >>> import tempfile
+    >>> from lariax.compilation import keep_programs
+    >>> keep_programs(tempfile.gettempdir()) is None  # doctest: +SKIP
+    False
     """
     chosen = jax.config.values["jax_compilation_cache_dir"]
     if chosen:

@@ -28,6 +28,11 @@ class Picture:
         categories: of bars.
         reference: a horizontal line to compare with, such as a bound.
         extent: of a heatmap, (left, right, bottom, top).
+
+    >>> from lariax import gallery
+    >>> case = gallery.load("portfolio")
+    >>> [picture.kind for picture in case.pictures(case.x0)]
+    ['bars', 'lines']
     """
 
     title: str
@@ -48,6 +53,10 @@ class Solution:
         value: the least E[f] + h.
         x: where it is attained.
         multipliers: by name, with the signs of `result.multipliers`.
+
+    >>> from lariax import gallery
+    >>> sorted(gallery.load("portfolio").solution.multipliers)
+    ['cvar']
     """
 
     value: float
@@ -79,6 +88,11 @@ class Case:
         problem, x0: for `lx.solve`.
         defaults: options of `lx.solve` that suit it: batch_size, and iterations or draws.
         options: the options of the entry, as given or by default.
+
+    >>> from lariax import gallery
+    >>> case = gallery.load("portfolio")
+    >>> case.scale
+    '20 assets, 21 unknowns, 1 constraint.'
     """
 
     name: str

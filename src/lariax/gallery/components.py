@@ -28,6 +28,11 @@ def principal_components(components: int = 3, seed: int = 0) -> Entry:
     Arguments:
         components: how many.
         seed: of the start.
+
+    >>> from lariax import gallery
+    >>> case = gallery.principal_components(components=2)
+    >>> sorted(case.problem.constraints)
+    ['orthonormal']
     """
     ready = people("adult")
     rows = ready.inputs[ready.training][:, :-1]

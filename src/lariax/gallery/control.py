@@ -38,6 +38,11 @@ def diffusion_control(grid: int = 64, weight: float = 1e-3, randomness: float = 
         grid: points inside of the square, in each direction.
         weight: of the heat.
         randomness: of the conductivity, at most 0.28 (above, it could be negative).
+
+    >>> from lariax import gallery
+    >>> case = gallery.diffusion_control(grid=8)
+    >>> case.options["grid"]
+    8
     """
     if not 0 < randomness < 1 / (2 * np.sqrt(3)):
         raise ValueError(f"randomness must be above 0 and below {1 / (2 * np.sqrt(3)):.3f}, found {randomness!r}.")

@@ -48,6 +48,10 @@ def cutest(problem: str = "HS7", noise: float = 0.01, constraint_noise: float = 
         problem: its name in the collection, such as HS7.
         noise: of the gradient of f, in each entry.
         constraint_noise: of c and g, and of each entry of their gradients; 0: they are deterministic.
+
+    >>> from lariax import gallery
+    >>> gallery.cutest("HS7", noise=0.1).x0.shape  # doctest: +SKIP (wants the extra "cutest")
+    (2,)
     """
     given = _imported(problem)
     y0 = given.y0

@@ -45,6 +45,9 @@ def out_of_distribution(
         hidden: widths of the layers between.
         ridge: how much x is held back.
         seed: of the network's start.
+
+    >>> from lariax import gallery
+    >>> case = gallery.out_of_distribution("mnist.npz", "fashion_mnist.npz")  # doctest: +SKIP (wants these files)
     """
     archives = _read(inside), _read(outside)
     training, test = (_pairs(*archives, part) for part in ("train", "test"))

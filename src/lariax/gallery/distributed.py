@@ -42,6 +42,11 @@ def consensus(agents: int = 16, graph: str = "grid", ridge: float = 1e-2) -> Ent
         agents: how many; for a grid, the square of a number.
         graph: "grid", "ring", "path" or "star".
         ridge: how much models are held back.
+
+    >>> from lariax import gallery
+    >>> case = gallery.consensus(agents=4, graph="ring")
+    >>> sorted(case.problem.constraints)
+    ['agree']
     """
     edges = _edges(graph, agents)
     signed = _rows_of_agents(agents)  # (rows, agents, coefficients), inputs times +-1 by label
@@ -166,6 +171,11 @@ def resource_sharing(users: int = 100, resources: int = 5, seed: int = 0) -> Ent
     Arguments:
         users, resources: how many.
         seed: of the worths w and the scales s.
+
+    >>> from lariax import gallery
+    >>> case = gallery.resource_sharing(users=10, resources=2)
+    >>> sorted(case.problem.constraints)
+    ['capacity']
     """
     rng = np.random.default_rng(seed)
     worth = rng.uniform(0.2, 1.0, (users, resources))
@@ -239,6 +249,11 @@ def splitting(weight: float = 0.02) -> Entry:
         and q / n are mean label and share of an age; an active-set method solves it exactly, and u = m - D' y / q.
     Arguments:
         weight: of the total variation.
+
+    >>> from lariax import gallery
+    >>> case = gallery.splitting(weight=0.05)
+    >>> case.options["weight"]
+    0.05
     """
     table = embedded("adult")
     age = table["age"].astype(int)

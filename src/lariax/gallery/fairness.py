@@ -120,6 +120,11 @@ def fairness(
         own_rows: this share of the training rows is kept for the constraint, and the loss sees only the others.
         ridge: how much x is held back.
         seed: of the network's start and of the rows that are kept.
+
+    >>> from lariax import gallery
+    >>> case = gallery.fairness(criterion="demographic parity", bound=0.02, data="german_credit")
+    >>> sorted(case.problem.constraints)
+    ['acceptance gap']
     """
     kind, ready = _checked(criterion, model, own_rows), people(data, target, sensitive, group, without)
     linear = model == "linear"

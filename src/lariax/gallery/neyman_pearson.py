@@ -35,6 +35,11 @@ def neyman_pearson(bound: float = 0.35, ridge: float = 1e-2) -> Entry:
     Arguments:
         bound: of the loss on b = 0.
         ridge: how much x is held back.
+
+    >>> from lariax import gallery
+    >>> case = gallery.neyman_pearson(bound=0.3)
+    >>> sorted(case.problem.constraints)
+    ['false alarms']
     """
     ready = people("adult")
     kinds = ready.labels.astype(int)
@@ -57,6 +62,11 @@ def neyman_pearson_multiclass(bound: float = 0.9, ridge: float = 1e-2) -> Entry:
     Arguments:
         bound: of the loss on each of the two classes; log 3 = 1.099 is what guessing costs.
         ridge: how much X is held back.
+
+    >>> from lariax import gallery
+    >>> case = gallery.neyman_pearson_multiclass(bound=0.8)
+    >>> len(case.problem.constraints)
+    2
     """
     table = embedded("adult")
     years = table["education_num"]

@@ -69,6 +69,11 @@ def portfolio(assets: int = 20, level: float = 0.95, bound: float = 0.15, width:
         bound: of their mean loss.
         width: of the smoothing, in units of the money.
         seed: of the means and loadings.
+
+    >>> from lariax import gallery
+    >>> case = gallery.portfolio(assets=5)
+    >>> sorted(case.problem.constraints)
+    ['cvar']
     """
     if not 0 < level < 1 or width <= 0:
         raise ValueError(f"level must lie between 0 and 1 and width be positive, found {level!r} and {width!r}.")
@@ -180,6 +185,11 @@ def chance_constraint(products: int = 10, probability: float = 0.95, width: floa
         probability: with which the resource must suffice.
         width: of the smoothing, in units of the resource.
         seed: of profits and uses.
+
+    >>> from lariax import gallery
+    >>> case = gallery.chance_constraint(products=5)
+    >>> case.x0.shape
+    (5,)
     """
     if not 0 < probability < 1 or width <= 0:
         raise ValueError(

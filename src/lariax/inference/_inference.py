@@ -121,6 +121,13 @@ class Inference:
         run_error: x of the run less the estimate: how far the run is from the solution on the samples.
         off: the largest of its entries in standard errors.
         warnings: what may be wrong with the statements made, in words.
+
+    >>> import jax, jax.numpy as jnp, lariax as lx
+    >>> rows = lx.Dataset(jax.random.normal(jax.random.key(0), (400, 2)))
+    >>> problem = lx.Problem(lambda x, row: 0.5 * jnp.sum((x - row) ** 2), samples=rows)
+    >>> inference = lx.inference(problem, rows.arrays.mean(axis=0))
+    >>> inference.x.standard_error.round(2).tolist()  # 1 / sqrt(400)
+    [0.05, 0.05]
     """
 
     x: Estimate

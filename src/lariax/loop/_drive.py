@@ -27,7 +27,17 @@ from lariax.utils import warn
 
 
 class Snapshot(NamedTuple):
-    """What a callback sees, at every record."""
+    """What a callback sees, at every record.
+
+    >>> import jax.numpy as jnp, lariax as lx
+    >>> problem = lx.Problem(lambda x: jnp.sum((x - 1) ** 2), constraints={"sum": lx.Equal(jnp.sum, 1.0, samples=None)})
+    >>> seen = []
+    >>> def watch(now):
+    ...     seen.append(now.iteration)
+    >>> _ = lx.solve(problem, jnp.zeros(2), iterations=100, record_every=50, callback=watch)
+    >>> seen
+    [50, 100]
+    """
 
     iteration: int
     x: PyTree[Array]

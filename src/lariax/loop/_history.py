@@ -22,6 +22,12 @@ class History(eqx.Module):
 
     The objective is measured on the batch of the recorded iteration. Constraints, feasibility and stationarity are the
     method's own estimates, from what it tracks; only a certificate says how far they can be trusted.
+
+    >>> import jax.numpy as jnp, lariax as lx
+    >>> problem = lx.Problem(lambda x: jnp.sum((x - 1) ** 2), constraints={"sum": lx.Equal(jnp.sum, 1.0, samples=None)})
+    >>> history = lx.solve(problem, jnp.zeros(2), iterations=100, record_every=50).history
+    >>> history["iteration"].tolist(), history["constraints"]["sum"].shape
+    ([50, 100], (2,))
     """
 
     columns: dict[str, Any]

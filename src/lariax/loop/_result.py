@@ -19,6 +19,7 @@ from lariax.loop._randomness import Randomness
 from lariax.loop._state import RunState
 from lariax.loop._table import Rows, as_html, as_rich, as_text
 from lariax.problem import Problem, Stream
+from lariax.utils import page
 
 STATUSES = {
     "stationary": "The point is certified to be feasible and stationary within the tolerance.",
@@ -73,6 +74,12 @@ class Result(eqx.Module):
             not counted. The run's own multipliers are judged, and fitted ones only where those are refuted. A bad point
             has one like any other, which says so. There is none, and a ValueError that says what to do, where there is
             nothing to judge by: of a run that was traced, and of a `Stream` without rows left.
+
+    >>> import jax.numpy as jnp, lariax as lx
+    >>> problem = lx.Problem(lambda x: jnp.sum((x - 1) ** 2), constraints={"sum": lx.Equal(jnp.sum, 1.0, samples=None)})
+    >>> result = lx.solve(problem, jnp.zeros(2), iterations=200)
+    >>> result.x.round(2).tolist(), round(float(result.multipliers["sum"]), 2), result.status
+    ([0.5, 0.5], 1.0, 'budget')
     """
 
     x: PyTree[Array]
@@ -155,7 +162,8 @@ class Result(eqx.Module):
 
     @property
     def message(self) -> str:
-        return " ".join(part for part in (STATUSES[self.status], *self.remarks, self.choice) if part)
+        help_ = f"Help: {page('ends')}." if self.status in FAILURES else ""
+        return " ".join(part for part in (STATUSES[self.status], *self.remarks, self.choice, help_) if part)
 
     @property
     def success(self) -> bool:

@@ -16,7 +16,12 @@ State = Any
 
 
 class Answer(NamedTuple):
-    """What a method would return if it were stopped now."""
+    """What a method would return if it were stopped now.
+
+    >>> import jax.numpy as jnp, lariax as lx
+    >>> lx.Answer(jnp.zeros(2), residuals=jnp.zeros(1), multipliers=jnp.ones(1)).multipliers.tolist()
+    [1.0]
+    """
 
     point: Vector
     residuals: Float[Array, " m"]  # its estimate of the constraints there
@@ -24,7 +29,12 @@ class Answer(NamedTuple):
 
 
 class Needs(NamedTuple):
-    """What a method asks of the loop."""
+    """What a method asks of the loop.
+
+    >>> import lariax as lx
+    >>> lx.Needs(slacks=True, copies=2).copies  # inequalities as equalities, and two batches an iteration
+    2
+    """
 
     slacks: bool = False  # inequalities as equalities with slacks
     copies: int = 1  # independent batches of the constraints' samples an iteration
@@ -37,7 +47,12 @@ class Needs(NamedTuple):
 
 
 class Diagnosis(NamedTuple):
-    """What a method knows of its own run."""
+    """What a method knows of its own run.
+
+    >>> import lariax as lx
+    >>> lx.Diagnosis(violated=True, remark="The penalty is small.").remark
+    'The penalty is small.'
+    """
 
     violated: ArrayLike = False  # constraints, by more than the method's own errors explain
     stuck: ArrayLike = False  # the last steps were all refused
@@ -51,6 +66,10 @@ class AbstractMethod(eqx.Module):
     Iterations are numbered k = 1, 2, ...; `k` comes in the precision of x, ready for powers. `init`, `step`, `answer`
     and `observe` are compiled. A state may have a field `extra_evaluations`: evaluations until now that only the run
     can count, in loops of a length that depends on what they find.
+
+    >>> import lariax as lx
+    >>> isinstance(lx.QuadraticPenalty(step_size=0.1), lx.AbstractMethod)  # a method of your own: docs/own-method.md
+    True
     """
 
     @property

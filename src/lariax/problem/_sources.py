@@ -27,7 +27,13 @@ from lariax.utils import takes
 
 
 class AbstractSource(eqx.Module):
-    """Something that can be sampled."""
+    """Something that can be sampled.
+
+    >>> import jax.numpy as jnp, lariax as lx
+    >>> source = lx.Dataset(jnp.arange(6.0).reshape(3, 2))  # a source of your own: docs/own-method.md
+    >>> isinstance(source, lx.AbstractSource), source.rows_per_sample
+    (True, 1)
+    """
 
     from_host: eqx.AbstractClassVar[bool]
 

@@ -17,6 +17,10 @@ class AbstractProximable(eqx.Module):
     x is any pytree of floating-point arrays. Constants of the term are cast to the precision of x, so nothing
     changes the precision of what passes through. All methods but `mismatch` are pure and can be compiled and
     vectorised.
+
+    >>> import jax.numpy as jnp, lariax as lx
+    >>> isinstance(lx.prox.L1(0.1), lx.prox.AbstractProximable)
+    True
     """
 
     @property

@@ -41,6 +41,10 @@ class Experiment:
     have y = 0, which is no restriction: starting at y on f is starting at 0 on f + y . c), at the least point of the
     first penalty function for Algorithm 2. So what is measured is not the decay of a bad start. `away` moves the start
     off.
+
+    >>> import lariax as lx
+    >>> next(lx.rates.experiments()).variant
+    "the paper's"
     """
 
     case: str
@@ -112,7 +116,12 @@ class Measured:
 
 
 def experiments() -> Iterator[Experiment]:
-    """All of them, case by case."""
+    """All of them, case by case.
+
+    >>> import lariax as lx
+    >>> sorted({experiment.case for experiment in lx.rates.experiments()})
+    ['I', 'II', 'III', 'III+']
+    """
     no_memory = {
         kind: Exponents(kind.step_size, kind.penalty, momentum=0.0, first_momentum=1.0)
         for kind in (DETERMINISTIC_CONSTRAINTS, STOCHASTIC_CONSTRAINTS)

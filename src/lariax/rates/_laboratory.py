@@ -30,6 +30,10 @@ def measure(
         cases: of "I", "II", "III", "III+"; by default all. seeds: problems and runs for each experiment, all in one
         program. longest: the largest K. variants: which ablations; by default all. processes: experiments run side by
         side in so many processes. With more than one, each works in double precision. progress: show a progress bar.
+
+    >>> import lariax as lx
+    >>> report = lx.rates.measure(["I"], seeds=8, longest=10_000)  # doctest: +SKIP
+    >>> print(report.markdown())  # doctest: +SKIP
     """
     plan = [
         experiment

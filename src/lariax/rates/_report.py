@@ -29,7 +29,12 @@ SHOWN = ("stationarity", "feasibility")
 
 
 class Slope(NamedTuple):
-    """Of log(mean over seeds) against log(K), by least squares, with a bootstrap interval over the seeds."""
+    """Of log(mean over seeds) against log(K), by least squares, with a bootstrap interval over the seeds.
+
+    >>> import lariax as lx
+    >>> lx.rates.Slope(-0.2, low=-0.21, high=-0.19).high < -0.15
+    True
+    """
 
     estimate: float
     low: float
@@ -62,7 +67,13 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class Report:
-    """All that was measured, by case and variant."""
+    """All that was measured, by case and variant.
+
+    >>> import lariax as lx
+    >>> report = lx.rates.measure(["III"], seeds=8, longest=10_000)  # doctest: +SKIP
+    >>> all(claim.holds for claim in report.claims())  # doctest: +SKIP
+    True
+    """
 
     measured: list[Measured]
     seconds: float

@@ -24,7 +24,16 @@ FIRST = 8  # constraints whose charts are open at once
 
 
 def write(runs: Sequence[SavedRun], path: str | Path) -> Path:
-    """Write the page. A file that is there is replaced only if it is such a page itself."""
+    """Write the page. A file that is there is replaced only if it is such a page itself.
+
+    >>> import tempfile, jax.numpy as jnp, lariax as lx
+    >>> from lariax import report, runs
+    >>> problem = lx.Problem(lambda x: jnp.sum((x - 1) ** 2), constraints={"sum": lx.Equal(jnp.sum, 1.0, samples=None)})
+    >>> result = lx.solve(problem, jnp.zeros(2), iterations=100)
+    >>> with tempfile.TemporaryDirectory() as parent:
+    ...     report.write([runs.saved(result)], f"{parent}/report.html").name
+    'report.html'
+    """
     target = Path(path)
     if os.path.lexists(target) and not _is_ours(target):
         raise RunFolderError(f"{target} exists and is not a report of Lariax, so it stays. Choose another --output.")

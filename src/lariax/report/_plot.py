@@ -19,6 +19,13 @@ def plot(runs: Result | SavedRun | Sequence[SavedRun], against: str = "draws") -
 
     Thin dotted lines are standard errors, bars at the end the intervals of the certificate (thin and grey: held out),
     dashed lines bounds.
+
+    >>> import jax.numpy as jnp, lariax as lx
+    >>> from lariax import report
+    >>> result = lx.solve(lx.Problem(lambda x: jnp.sum((x - 1) ** 2)), jnp.zeros(2), iterations=100)
+    >>> figure = report.plot(result, against="iteration")  # the same as result.plot("iteration")
+    >>> len(figure.axes) > 0
+    True
     """
     if against not in TIMES:
         raise ValueError(f"against must be one of {', '.join(map(repr, TIMES))}, found {against!r}.")

@@ -49,6 +49,11 @@ class ConstraintExtrapolation(AbstractMethod):
 
     Reference: D. Boob, Q. Deng, G. Lan, "Stochastic first-order methods for convex and nonconvex functional constrained
     optimization", 2022.
+
+    >>> import lariax as lx
+    >>> method = lx.rivals.ConstraintExtrapolation(step_size=0.05, dual_step=0.5, inner_iterations=50)
+    >>> method.inner_iterations
+    50
     """
 
     step_size: float | Array = 0.1

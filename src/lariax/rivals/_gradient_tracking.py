@@ -43,6 +43,11 @@ class GradientTracking(AbstractMethod):
 
     Reference: X. Zhang, J. Liu, Z. Zhu, E. S. Bentley, "GT-STORM: taming sample, communication, and memory complexities
     in decentralized non-convex learning", 2021.
+
+    >>> import lariax as lx
+    >>> method = lx.rivals.GradientTracking(step_size=0.3, momentum=0.5)
+    >>> method.momentum
+    0.5
     """
 
     step_size: float | Array = 0.1

@@ -42,6 +42,11 @@ class MomentumALM(AbstractMethod):
 
     Reference: Q. Shi, X. Wang, H. Wang, "A momentum-based linearized augmented Lagrangian method for nonconvex
     constrained stochastic optimization", 2022.
+
+    >>> import lariax as lx
+    >>> method = lx.rivals.MomentumALM(step_size=0.02, penalty=5.0)
+    >>> method.penalty
+    5.0
     """
 
     step_size: float | Array = 0.01
@@ -117,6 +122,11 @@ class RecursiveMomentumPenalty(AbstractMethod):
 
     Reference: Z. Lu, S. Mei, Y. Xiao, "Variance-reduced first-order methods for deterministically constrained
     stochastic nonconvex optimization with strong convergence guarantees", 2024.
+
+    >>> import lariax as lx
+    >>> method = lx.rivals.RecursiveMomentumPenalty(step_size=0.1, penalty=2.0, radius=10.0)
+    >>> method.radius
+    10.0
     """
 
     step_size: float | Array = 0.1

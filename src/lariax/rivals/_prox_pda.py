@@ -35,6 +35,11 @@ class ProxPDA(AbstractMethod):
 
     Reference: M. Hong, "Decomposing linearly constrained nonconvex problems by a proximal primal dual approach:
     algorithms, convergence, and applications", 2016.
+
+    >>> import lariax as lx
+    >>> method = lx.rivals.ProxPDA(step_size=0.05, penalty=2.0)
+    >>> method.penalty
+    2.0
     """
 
     step_size: float | Array = 0.1

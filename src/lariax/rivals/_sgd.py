@@ -43,6 +43,11 @@ class PenaltySGD(AbstractDescent):
 
     Arguments:
         step_size, penalty, decay: as above.
+
+    >>> import lariax as lx
+    >>> method = lx.rivals.PenaltySGD(step_size=0.05, penalty=20.0)
+    >>> method.penalty
+    20.0
     """
 
     step_size: float | Array = 0.1
@@ -77,6 +82,11 @@ class PrimalDualSGD(AbstractDescent):
 
     Arguments:
         step_size, dual_step, decay: as above.
+
+    >>> import lariax as lx
+    >>> method = lx.rivals.PrimalDualSGD(step_size=0.05, dual_step=0.2)
+    >>> method.dual_step
+    0.2
     """
 
     step_size: float | Array = 0.1
@@ -112,6 +122,11 @@ class SameBatchALM(AbstractDescent):
 
     Arguments:
         step_size, penalty, dual_step, decay: as above.
+
+    >>> import lariax as lx
+    >>> method = lx.rivals.SameBatchALM(step_size=0.02, penalty=10.0, dual_step=0.02)
+    >>> method.penalty
+    10.0
     """
 
     step_size: float | Array = 0.1

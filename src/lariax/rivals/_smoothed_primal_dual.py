@@ -42,6 +42,11 @@ class SmoothedPrimalDual(AbstractMethod):
 
     Reference: R. Huang, J. Zhang, A. Alacaoglu, "Stochastic smoothed primal-dual algorithms for nonconvex optimization
     with linear inequality constraints", 2025.
+
+    >>> import lariax as lx
+    >>> method = lx.rivals.SmoothedPrimalDual(step_size=0.1, penalty=1.0, variance_reduced=True)
+    >>> method.variance_reduced
+    True
     """
 
     step_size: float | Array = 0.1

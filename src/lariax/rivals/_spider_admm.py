@@ -44,6 +44,11 @@ class SpiderADMM(AbstractMethod):
 
     Reference: F. Huang, S. Chen, H. Huang, "Faster stochastic alternating direction method of multipliers for nonconvex
     optimization", 2019.
+
+    >>> import lariax as lx
+    >>> method = lx.rivals.SpiderADMM(step_size=0.1, refresh_batches=16, epoch=16)
+    >>> method.epoch
+    16
     """
 
     step_size: float | Array = 0.1

@@ -42,6 +42,11 @@ class StochasticIALM(AbstractMethod):
 
     Reference: Z. Li, P.-Y. Chen, S. Liu, S. Lu, Y. Xu, "Stochastic inexact augmented Lagrangian method for nonconvex
     expectation constrained optimization", 2023.
+
+    >>> import lariax as lx
+    >>> method = lx.rivals.StochasticIALM(step_size=0.05, growth=3.0)
+    >>> method.growth
+    3.0
     """
 
     step_size: float | Array = 0.1

@@ -52,6 +52,11 @@ class StochasticSQP(AbstractMethod):
 
     Reference: A. S. Berahas, F. E. Curtis, D. P. Robinson, B. Zhou, "Sequential Quadratic Optimization for Nonlinear
     Equality Constrained Stochastic Optimization", SIAM J. Optim. 31 (2021).
+
+    >>> import lariax as lx
+    >>> method = lx.rivals.StochasticSQP(rule="steps")
+    >>> method.rule
+    'steps'
     """
 
     rule: str = eqx.field(static=True, default="start")

@@ -76,6 +76,11 @@ class SwitchingSubgradient(AbstractMethod):
 
     References: B. T. Polyak, "A general method for solving extremum problems", 1967; G. Lan, Z. Zhou, "Algorithms for
     stochastic optimization with function or expectation constraints", 2020. Written without them at hand.
+
+    >>> import lariax as lx
+    >>> method = lx.rivals.SwitchingSubgradient(step_size=0.05, tolerance=0.01)
+    >>> method.tolerance
+    0.01
     """
 
     step_size: float | Array = 0.1
@@ -140,6 +145,11 @@ class RegularizedSubgradient(AbstractMethod):
 
     Reference: R. Ma, Q. Lin, T. Yang, "Quadratically regularized subgradient methods for weakly convex optimization
     with weakly convex constraints", 2020.
+
+    >>> import lariax as lx
+    >>> method = lx.rivals.RegularizedSubgradient(step_size=0.05, tolerance=0.01, inner_iterations=100)
+    >>> method.inner_iterations
+    100
     """
 
     step_size: float | Array = 0.1

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from lariax.certificate import HOLDS, Certificate, ConstraintReport, Interval, Relative
+from lariax.utils import HelpfulError
 
 T = TypeVar("T")
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -18,8 +19,18 @@ _FLAGS = ("fitted", "population", "exact")
 _NUMBERS = ("outside", "confidence", "tolerance")
 
 
-class RunFolderError(Exception):
-    """A run folder that cannot be read or written, in words for the person who asked."""
+class RunFolderError(HelpfulError):
+    """A run folder that cannot be read or written, in words for the person who asked.
+
+    >>> from lariax import runs
+    >>> try:
+    ...     runs.load("no-such-folder")
+    ... except runs.RunFolderError as error:
+    ...     print("refused")
+    refused
+    """
+
+    topic = "folders"
 
 
 # --- out

@@ -24,6 +24,14 @@ def load(folder: str | Path) -> SavedRun:
     """Read a run folder.
 
     Raises `RunFolderError`, in words, for a folder that is missing, incomplete, broken, or something else.
+
+    >>> import tempfile, jax.numpy as jnp, lariax as lx
+    >>> from lariax import runs
+    >>> problem = lx.Problem(lambda x: jnp.sum((x - 1) ** 2), constraints={"sum": lx.Equal(jnp.sum, 1.0, samples=None)})
+    >>> result = lx.solve(problem, jnp.zeros(2), iterations=100)
+    >>> with tempfile.TemporaryDirectory() as parent:
+    ...     runs.load(runs.save(result, f"{parent}/first")).status
+    'budget'
     """
     path = Path(folder)
     if not path.is_dir():

@@ -50,6 +50,13 @@ class SavedRun:
         settings, versions: what was asked for, and with which software.
         inference: error bars, where `lariax inference` has made them.
         pictures: of the problem itself: title, kind, series, x_label, y_label, categories, reference, extent.
+
+    >>> import jax.numpy as jnp, lariax as lx
+    >>> from lariax import runs
+    >>> result = lx.solve(lx.Problem(lambda x: jnp.sum((x - 1) ** 2)), jnp.zeros(2), iterations=100)
+    >>> run = runs.saved(result)  # as `runs.load(folder)` gives it
+    >>> run.status
+    'budget'
     """
 
     name: str

@@ -109,6 +109,15 @@ def save(
         folder: where; it must not exist.
         settings: anything worth keeping about how the run was made, added to what the result knows itself.
         pictures: of the problem at result.x, such as `case.pictures(result.x)` of the gallery.
+
+    >>> import tempfile, jax.numpy as jnp, lariax as lx
+    >>> from lariax import runs
+    >>> problem = lx.Problem(lambda x: jnp.sum((x - 1) ** 2), constraints={"sum": lx.Equal(jnp.sum, 1.0, samples=None)})
+    >>> result = lx.solve(problem, jnp.zeros(2), iterations=100)
+    >>> with tempfile.TemporaryDirectory() as parent:
+    ...     folder = runs.save(result, f"{parent}/first")
+    ...     sorted(path.name for path in folder.iterdir() if path.suffix == ".npz")
+    ['answer.npz']
     """
     if result.continuation is None:
         raise ValueError("a run that was traced (jit, vmap) has no certificate and no history of its own to save.")

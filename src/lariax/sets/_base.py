@@ -21,6 +21,10 @@ class AbstractSet(AbstractProximable):
     Hence `nearest_subgradient` projects onto the normal cone, and `stationarity(x, g)` = dist(-g, N_X(x)),
     which is also the norm of the projection of -g onto the tangent cone: how fast <g, .> can still be
     decreased within X. Both are about points of X; outside they answer as for a nearby point of the boundary.
+
+    >>> import jax.numpy as jnp, lariax as lx
+    >>> lx.sets.Box(0.0, 1.0).project(jnp.array([-1.0, 0.5])).tolist()
+    [0.0, 0.5]
     """
 
     @abstractmethod

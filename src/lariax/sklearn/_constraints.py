@@ -35,6 +35,9 @@ class at_least:
         given: rows that count, `{"race": "Black"}` or `{"y": 1}`: columns of the sensitive features, or y, and their
             value, or a list of values.
         label: the class that a rate is about.
+
+    >>> import lariax.sklearn as ls
+    >>> constraints = {"recall": ls.at_least(0.9, given={"sex": "f"})}
     """
 
     bound: float
@@ -44,7 +47,11 @@ class at_least:
 
 @dataclass(frozen=True)
 class at_most:
-    """The rate is at most `bound`; arguments as of `at_least`."""
+    """The rate is at most `bound`; arguments as of `at_least`.
+
+    >>> import lariax.sklearn as ls
+    >>> constraints = {"false_alarm": ls.at_most(0.05)}
+    """
 
     bound: float
     given: Given | None = None
@@ -59,6 +66,9 @@ class gap:
         bound: between 0 and 1.
         by: the column that tells groups apart, or a tuple of columns: then every combination is a group.
         given, label: as of `at_least`.
+
+    >>> import lariax.sklearn as ls
+    >>> constraints = {"selection_rate": ls.gap(0.02, by=("sex", "race"))}
     """
 
     bound: float
@@ -70,7 +80,11 @@ class gap:
 @dataclass(frozen=True)
 class ratio:
     """The lower of the rates of any two groups is at least `bound` times the higher one: 0.8 is the four-fifths rule.
-    Arguments as of `gap`."""
+    Arguments as of `gap`.
+
+    >>> import lariax.sklearn as ls
+    >>> constraints = {"selection_rate": ls.ratio(0.8, by="sex")}
+    """
 
     bound: float
     by: By
@@ -80,7 +94,11 @@ class ratio:
 
 @dataclass(frozen=True)
 class each:
-    """What is said of a rate holds in each group: `each(at_least(0.9), by="sex")`."""
+    """What is said of a rate holds in each group: `each(at_least(0.9), by="sex")`.
+
+    >>> import lariax.sklearn as ls
+    >>> constraints = {"recall": ls.each(ls.at_least(0.8), by="sex")}
+    """
 
     limit: at_least | at_most
     by: By

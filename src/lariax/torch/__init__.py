@@ -1,8 +1,10 @@
 """PyTorch front end: optimizers with unbiased, variance-reduced constraints, and the certificate.
 
-opt = lariax.torch.TrackedLagrangian(model, {"gap": lariax.torch.AtMost(0.005)})
-for batch in loader:
-    loss = opt.step(closure, batch)        # closure(batch) -> (loss, {"gap": one value a row})
+In a training loop:
+
+    opt = lariax.torch.TrackedLagrangian(model, {"gap": lariax.torch.AtMost(0.005)})
+    for batch in loader:
+        loss = opt.step(closure, batch)        # closure(batch) -> (loss, {"gap": one value a row})
 """
 
 from lariax.torch._certify import certify

@@ -67,6 +67,16 @@ def certify(
         tolerance: up to where a violation or a distance counts as none, in the words used.
 
     Indexed constraints are about single training examples, and are not judged; a warning says so.
+
+    >>> import torch, lariax.torch as lt
+    >>> _ = torch.manual_seed(0)
+    >>> model, rows = torch.nn.Linear(2, 1), torch.randn(256, 2)
+    >>> def closure(batch):
+    ...     out = model(batch).squeeze(1)
+    ...     return (out - batch[:, 0]) ** 2, {"mean": out}
+    >>> certificate = lt.certify(model, closure, rows.split(16), {"mean": lt.AtMost(5.0)})
+    >>> certificate.constraints["mean"].holds
+    'surely'
     """
     check_confidence(confidence)
     found = constraints.multipliers if isinstance(constraints, AbstractConstrained | Multipliers) else {}

@@ -1,4 +1,5 @@
-"""What several packages need and no one of them owns: checks of options, warnings, tables, files that are whole."""
+"""What several packages need and no one of them owns: checks of options, warnings, tables, pages that help, and files
+that are whole or not there."""
 
 from lariax.utils._files import write_atomically
 from lariax.utils._options import (
@@ -10,10 +11,12 @@ from lariax.utils._options import (
     is_number,
     takes,
 )
+from lariax.utils._pages import HelpfulError, page, with_help
 from lariax.utils._tables import narrow_table
 from lariax.utils._warnings import LariaxWarning, warn
 
 __all__ = [
+    "HelpfulError",
     "LariaxWarning",
     "check_among",
     "check_confidence",
@@ -22,7 +25,9 @@ __all__ = [
     "explains_options",
     "is_number",
     "narrow_table",
+    "page",
     "takes",
     "warn",
+    "with_help",
     "write_atomically",
 ]

@@ -8,6 +8,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
+from lariax.utils._pages import with_help
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -19,7 +21,7 @@ def did_you_mean(name: Any, known: Iterable[str], most: int = 1, cutoff: float =
 
 
 def explains_options(function: Callable[P, R]) -> Callable[P, R]:
-    """Say what was meant when an option is misspelt."""
+    """Say what was meant when an option is misspelt, and name the page that helps with what Lariax itself refuses."""
     options = list(inspect.signature(function).parameters)
 
     @functools.wraps(function)
@@ -28,9 +30,22 @@ def explains_options(function: Callable[P, R]) -> Callable[P, R]:
             if name not in options:
                 hint = did_you_mean(name, options)
                 raise TypeError(f"{function.__name__} has no option {name!r}. {hint}It takes {', '.join(options)}.")
-        return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        except (TypeError, ValueError) as error:
+            if _refused(error):
+                with_help(error, "start")
+            raise
 
     return checked
+
+
+def _refused(error: BaseException) -> bool:
+    """Whether it was raised by Lariax, rather than by a function of the user's."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0] == "lariax"
 
 
 def takes(function: Callable[..., Any], count: int) -> bool:

@@ -8,7 +8,12 @@ NOT_THE_CALLER = {"lariax", "equinox", "jax", "numpy", "torch", "sklearn", "cont
 
 
 class LariaxWarning(UserWarning):
-    """Something was changed on the way in, and the run goes on."""
+    """Something was changed on the way in, and the run goes on.
+
+    >>> import warnings, lariax as lx
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", lx.LariaxWarning)  # be strict: whatever Lariax would change is an error
+    """
 
 
 def warn(message: str, category: type[Warning] = LariaxWarning) -> None:
