@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import numpy as np
 import typer
@@ -16,6 +17,7 @@ from lariax.cli._solve import is_violated
 from lariax.cli._tasks import Task, split, task_of
 from lariax.inference import infer_run
 from lariax.loop import FAILURES
+from lariax.problem import arrays_of
 from lariax.report import comparison
 from lariax.runs import (
     SavedRun,
@@ -90,11 +92,11 @@ def _as(run: SavedRun, x0: PyTree) -> PyTree:
     found = {path: array.shape for path, array in run.x.items()}
     if shapes != found:
         raise WrongInput(f"the answer of the run has the arrays {found}, and the problem's x0 has {shapes}.")
-    leaves, structure = jax.tree.flatten(x0)
+    leaves, structure = jax.tree.flatten(arrays_of(x0))
     arrays = [
         np.asarray(array, leaf.dtype) for array, leaf in zip(run.x.values(), map(np.asarray, leaves), strict=True)
     ]
-    return jax.tree.unflatten(structure, arrays)
+    return eqx.combine(jax.tree.unflatten(structure, arrays), x0)
 
 
 def compare(screen: Screen, folders: Sequence[Path]) -> None:

@@ -18,7 +18,7 @@ from lariax.loop._history import History
 from lariax.loop._randomness import Randomness
 from lariax.loop._state import RunState
 from lariax.loop._table import Rows, as_html, as_rich, as_text
-from lariax.problem import Problem, Stream
+from lariax.problem import Problem, Stream, arrays_of
 from lariax.utils import page
 
 STATUSES = {
@@ -51,7 +51,7 @@ class Result(eqx.Module):
     """The answer of `solve`.
 
     Attributes:
-        x: the point, in the structure of x0.
+        x: the point, in the structure of x0; of a module, the module with its new arrays.
         multipliers: by constraint name, with L = f + sum y . c: >= 0 for `AtMost`, <= 0 for `AtLeast`.
         status, message: how the run ended, one of `lariax.STATUSES`, and what to do next.
         success: whether the run ended as it should. With tolerance=: the point is certified to be that good. Without:
@@ -189,7 +189,7 @@ class Result(eqx.Module):
         if self.continuation is None:
             raise ValueError("a run that was traced (jit, vmap) keeps no problem: use jax.grad on the objective.")
         key = Randomness.CERTIFICATE.of(self.continuation.loop.key)
-        return objective_gradient(self.continuation.oracle.problem, self.x, key)
+        return objective_gradient(self.continuation.oracle.problem, arrays_of(self.x), key)
 
     def plot(self, against: str = "draws") -> Any:
         """A matplotlib figure of the history against draws, seconds or iterations: the charts of `lariax report`. The
@@ -206,7 +206,7 @@ class Result(eqx.Module):
 
     def _rows(self) -> Rows:
         with np.printoptions(precision=6, threshold=8):
-            leaves = jax.tree_util.tree_leaves_with_path(self.x)
+            leaves = jax.tree_util.tree_leaves_with_path(arrays_of(self.x))
             answer = [("x", jax.tree_util.keystr(path), str(np.asarray(leaf))) for path, leaf in leaves]
             return answer + [("multipliers", name, str(np.asarray(y))) for name, y in self.multipliers.items()]
 

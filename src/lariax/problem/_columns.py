@@ -20,7 +20,7 @@ class SparseRows(eqx.Module):
     """The rows of a sparse matrix, each as long as the fullest of them; a row that is fetched is a dense vector."""
 
     places: Int[Array, "rows most"]
-    values: Float[Array, "rows most"]
+    values: Any  # rows by most
     width: int = eqx.field(static=True)
 
     def fetch(self, ticket: Int[Array, "*shape"]) -> Float[Array, "*shape width"]:
@@ -116,7 +116,7 @@ def _column(name: str, column: Any, told: list[str], owner: str) -> np.ndarray:
 
 def _array(column: Any) -> np.ndarray:
     """A column of whatever library as an array; missing numbers are NaN."""
-    dtype = getattr(column, "dtype", None)
+    dtype: Any = getattr(column, "dtype", None)
     if _package(column) == "pandas" and hasattr(dtype, "na_value") and getattr(dtype, "kind", "O") in "iuf":
         return np.asarray(column.to_numpy(dtype=float if column.isna().any() else dtype.numpy_dtype, na_value=np.nan))
     return np.asarray(column.to_numpy() if hasattr(column, "to_numpy") else column)
@@ -130,4 +130,4 @@ def _sparse(matrix: Any) -> Any:
     places, values = np.zeros((len(counts), most), np.int32), np.zeros((len(counts), most), matrix.dtype)
     inside = np.arange(most) < counts[:, None]
     places[inside], values[inside] = matrix.indices, matrix.data
-    return SparseRows(places, values, int(matrix.shape[1]))
+    return SparseRows(jnp.asarray(places), values, int(matrix.shape[1]))

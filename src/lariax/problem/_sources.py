@@ -359,6 +359,13 @@ def leading_axis(arrays: PyTree, owner: str) -> int:
     return int(lengths.pop())
 
 
+def _on_device(array: Any) -> Array:
+    """On a CPU, a file that nobody can write to through this array is not copied."""
+    if isinstance(array, np.memmap) and not array.flags.writeable:
+        return jax.device_put(array, may_alias=True)
+    return jnp.asarray(array)
+
+
 def _device_rows(arrays: PyTree, owner: str) -> PyTree[Array]:
     arrays = as_columns(arrays, owner)
     rows = leading_axis(arrays, owner)
@@ -373,7 +380,7 @@ def _device_rows(arrays: PyTree, owner: str) -> PyTree[Array]:
         )
     arrays, lost = narrowed(arrays, owner)
     try:
-        found = jax.tree.map(jnp.asarray, arrays)
+        found = jax.tree.map(_on_device, arrays)
     except TypeError as error:
         raise TypeError(f"{owner} takes arrays of numbers, found {describe_shape(arrays)}: {error}") from error
     if lost is not None:

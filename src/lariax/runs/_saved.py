@@ -15,7 +15,7 @@ from rich.text import Text
 from lariax.certificate import Certificate
 from lariax.inference import Entry
 from lariax.loop import History, Result, summary
-from lariax.problem import visible
+from lariax.problem import arrays_of, visible
 from lariax.runs._json import plain
 from lariax.utils import narrow_table
 
@@ -141,7 +141,7 @@ def saved(
 
 def leaves_of(x: Any) -> dict[str, np.ndarray]:
     """The arrays of a pytree by path; low precisions that other programs do not know become single."""
-    leaves = jax.tree_util.tree_leaves_with_path(x)
+    leaves = jax.tree_util.tree_leaves_with_path(arrays_of(x))
     arrays = {jax.tree_util.keystr(path) or "x": np.asarray(leaf) for path, leaf in leaves}
     return {path: a if a.dtype in (np.float32, np.float64) else a.astype(np.float32) for path, a in arrays.items()}
 
@@ -182,7 +182,7 @@ def settings_of(result: Result) -> dict[str, Any]:
         "method": {"name": type(method).__name__, **{k: v for k, v in parameters.items() if v is not None}},
         "batch_size": kept.oracle.batch_size,
         "output": kept.output,
-        "precision": sorted({str(leaf.dtype) for leaf in jax.tree.leaves(result.x)}),
+        "precision": sorted({str(leaf.dtype) for leaf in jax.tree.leaves(arrays_of(result.x))}),
         "choice": result.choice,
     }
 

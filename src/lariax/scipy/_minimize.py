@@ -199,8 +199,8 @@ def _parts(name: str, constraint: Any, x: PyTree) -> dict[str, AbstractConstrain
     from scipy.optimize import LinearConstraint, NonlinearConstraint
 
     if isinstance(constraint, Mapping) and constraint.get("type") in ("eq", "ineq") and "fun" in constraint:
-        high = 0.0 if constraint["type"] == "eq" else np.inf
-        constraint = NonlinearConstraint(_with(constraint["fun"], constraint.get("args", ())), 0.0, high)
+        most = 0.0 if constraint["type"] == "eq" else np.inf
+        constraint = NonlinearConstraint(_with(constraint["fun"], constraint.get("args", ())), 0.0, most)
     if isinstance(constraint, LinearConstraint):
         matrix = constraint.A
         fun: Callable[..., Array] = Linear(matrix).fun
