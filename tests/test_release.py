@@ -31,6 +31,12 @@ def test_actions_are_pinned_by_commit():
     assert [line for line in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line)] == []
 
 
+def test_pins_are_pins():
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    assert [line for line in lines if not re.fullmatch(r"[\w.-]+==[\w.+]+", line)] == []
+    assert len({line.partition("==")[0].lower() for line in lines}) == len(lines)
+
+
 def test_oldest_versions_are_those_of_the_project():
     project = {"dependencies": ["jax>=0.9", "numpy>=2.0,<3"], "optional-dependencies": {"plot": ["matplotlib>=3.9"]}}
     assert oldest(project) == ["jax==0.9", "numpy==2.0", "matplotlib==3.9"]

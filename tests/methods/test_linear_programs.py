@@ -43,3 +43,15 @@ def test_a_solution_far_away_is_reached():
     result = lx.solve(problem, jnp.ones(3), iterations=5_000)
     assert result.status == "budget", result.message
     np.testing.assert_allclose(result.x, -1000.0, atol=1.0)
+
+
+def test_a_variable_that_costs_little_holds_nothing_up():
+    """Its gradient is a thousandth of the others'. Were it for that a thousand times as long in the method's units, the
+    constraints would pull at it alone; and it is at its bound."""
+    costs, rows = jnp.array([-1.0, -2.0, 1e-3]), jnp.array([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]])
+    constraint = lx.AtMost(lambda x, z: rows @ x + 0.1 * z[:2], 1.0, samples=NORMAL)
+    box = lx.sets.Box(jnp.zeros(3), jnp.full(3, 10.0))
+    problem = lx.Problem(lambda x: costs @ x, constraints={"rows": constraint}, within=box)
+    result = lx.solve(problem, jnp.zeros(3), iterations=2_000, batch_size=2)
+    np.testing.assert_allclose(result.x, [1.0, 1.0, 0.0], atol=0.02)  # 0.1 / sqrt(4000), 12 times
+    np.testing.assert_allclose(result.multipliers["rows"], [1.0, 2.0], atol=0.02)

@@ -128,3 +128,29 @@ def test_same_iterates(problem, name, rows):
     assert np.linalg.norm(seen[300] - x0) > 0.5
     for constraint, multiplier in opt.multipliers.items():
         np.testing.assert_allclose(multiplier, result.multipliers[constraint], atol=1e-10, err_msg=constraint)
+
+
+def test_same_iterates_of_a_linear_program():
+    """Where the constraints, with noisy gradients, give the units."""
+    costs, rows = np.array([-1.0, -2.0, 1e-3]), np.array([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]])
+    problem = lx.Problem(
+        lambda x, z: (costs + 0.1 * z[:3]) @ x,
+        samples=lx.Distribution(lambda key: jax.random.normal(key, (5,))),
+        constraints={"rows": lx.AtMost(lambda x, z: rows @ x + 0.1 * z[3:] * (1 + x[2]), 1.0)},
+        within=BOX,
+    )
+    x0, seen = np.full(3, 0.2), {}
+    result = lx.solve(problem, jnp.asarray(x0), iterations=1, batch_size=4)
+    x = torch.tensor(x0, requires_grad=True)
+
+    def closure(z):
+        values = torch.tensor(rows) @ x + 0.1 * z[:, 3:] * (1 + x[2])
+        return (torch.tensor(costs) + 0.1 * z[:, :3]) @ x, {"rows": values}
+
+    opt = lt.TrackedLagrangian([{"params": [x], "within": BOX}], {"rows": lt.AtMost(1.0)})
+    for call, batch in enumerate(samples_of(result, 104)):
+        seen[call - 3] = x.detach().numpy().copy()
+        opt.step(closure, batch)
+    for iterations in (1, 100):
+        result = lx.solve(problem, jnp.asarray(x0), iterations=iterations, batch_size=4)
+        np.testing.assert_allclose(seen[iterations], result.x, rtol=0, atol=1e-11)

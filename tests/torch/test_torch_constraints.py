@@ -211,3 +211,22 @@ def test_products_come_from_all_ordered_pairs():
     slope, value = 3.0 * z, z * 1.5**2 + z**2
     pairs = [2.0 * slope[i] * value[j] for i in range(5) for j in range(5) if i != j]
     torch.testing.assert_close(opt.estimate[0][0], torch.stack(pairs).mean())
+
+
+def test_more_inequalities_than_parameters():
+    """The point of a 12-gon nearest to (2, 2) is its corner at 45 degrees. Noise of the bounds of two sides moves it by
+    about 0.1 / sqrt(12,000) * sqrt(2) / sin(30 degrees) = 0.003: 0.02 is six times that."""
+    torch.manual_seed(0)
+    angles = 2 * torch.pi * torch.arange(12, dtype=torch.float64) / 12
+    sides = torch.stack([angles.cos(), angles.sin()], dim=1)
+    x = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+
+    def closure(z):
+        return 0.5 * ((x - 2) ** 2).sum() + 0 * z[:, 0], {"sides": sides @ x + 0.1 * z}
+
+    opt = lt.TrackedLagrangian([x], {"sides": lt.AtMost(1.0)})
+    for _ in range(1500):
+        opt.step(closure, torch.randn(8, 12, dtype=torch.float64))
+    np.testing.assert_allclose(x.detach().numpy(), 3**0.5 - 1, atol=0.02)
+    multipliers = opt.multipliers["sides"]
+    assert multipliers[[0, *range(3, 12)]].max() < 0.05  # those of rows with slack

@@ -19,6 +19,7 @@ from lariax.tuned.units import (
     diagonal_of,
     first_scales,
     growth,
+    most_growth,
     unit_change,
 )
 
@@ -130,11 +131,54 @@ def test_curvature_that_is_rounding_is_none():
 
 
 def test_scales_change_only_where_they_are_far_off():
-    np.testing.assert_array_equal(unit_change(np, np.array([1.0, 2.0, 0.5, 0.0, 1.0])), 1)
-    changed = unit_change(np, np.array([1.0, 1.0, 1.0, 1.0, 1e-8]))
+    free = np.zeros(5, bool)
+    np.testing.assert_array_equal(unit_change(np, np.array([1.0, 2.0, 0.5, 0.0, 1.0]), free), 1)
+    changed = unit_change(np, np.array([1.0, 1.0, 1.0, 1.0, 1e-8]), free)
     assert changed[4] == 2
     assert np.all(changed[:4] <= 1)
-    assert unit_change(np, np.array([1.0, 1.0, 1.0, 1.0, 1e8]))[4] < 1 / 16
+    assert unit_change(np, np.array([1.0, 1.0, 1.0, 1.0, 1e8]), free)[4] < 1 / 16
+
+
+def test_a_bound_that_holds_an_entry_limits_its_scale():
+    """A constraint pulls 1e3 times as much at the last entry, which is held, as at all others: 4 times is left, rounded
+    to a power of 2, whatever its curvature; and it does not count for what is usual."""
+    held, rows = np.array([False, False, True]), np.array([[3.0, 4.0, 5e3], [0.0, 0.0, 7.0]])
+    np.testing.assert_array_equal(most_growth(np, rows, held), [np.inf, np.inf, 2.0**-8])
+    np.testing.assert_array_equal(most_growth(np, rows, ~held & False), np.inf)
+    np.testing.assert_array_equal(most_growth(np, rows[:0], held), np.inf)
+    np.testing.assert_array_equal(unit_change(np, np.array([1.0, 1.0, 1e-8]), held), [1, 1, 2])
+    np.testing.assert_array_equal(unit_change(np, np.ones(3), ~held | held), 1)
+
+
+FLAT, STEEP_IN = 1e-4, 3.0
+
+
+def test_a_flat_variable_at_its_bound_holds_nothing_up():
+    """min (x0 - 10)^2 / 2 + 1e-4 x1^2 / 2 + 1e-3 x1 with x0 + 3 x1 <= 1 and x >= 0 ends at (1, 0), multiplier 9. In
+    units of its curvature the second variable is what the constraint is about, and it cannot move."""
+    problem = lx.Problem(
+        lambda x, z: 0.5 * (x[0] - 10 - 0.1 * z[0]) ** 2 + 0.5 * FLAT * x[1] ** 2 + 1e-3 * x[1],
+        samples=lx.Distribution(lambda key: jax.random.normal(key, (2,))),
+        constraints={"row": lx.AtMost(lambda x, z: x[0] + STEEP_IN * x[1] + 0.1 * z[1], 1.0)},
+        within=lx.sets.Box(jnp.zeros(2), jnp.full(2, 20.0)),
+    )
+    result = lx.solve(problem, jnp.zeros(2), iterations=2_000, batch_size=2)
+    np.testing.assert_allclose(result.x, [1.0, 0.0], atol=0.02)
+    assert float(result.multipliers["row"]) == pytest.approx(9, abs=0.02)
+
+
+def test_a_flat_variable_at_its_bound_in_torch():
+    torch.manual_seed(0)
+    x = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+
+    def closure(z):
+        loss = 0.5 * (x[0] - 10 - 0.1 * z[:, 0]) ** 2 + 0.5 * FLAT * x[1] ** 2 + 1e-3 * x[1]
+        return loss, {"row": x[0] + STEEP_IN * x[1] + 0.1 * z[:, 1]}
+
+    opt = lt.TrackedLagrangian([{"params": [x], "within": lx.sets.Box(0.0, 20.0)}], {"row": lt.AtMost(1.0)})
+    for _ in range(600):
+        opt.step(closure, torch.randn(8, 2, dtype=torch.float64))
+    np.testing.assert_allclose(x.detach().numpy(), [1.0, 0.0], atol=0.02)
 
 
 def test_an_entry_that_no_look_shows_keeps_its_scale():

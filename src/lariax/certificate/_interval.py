@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
-from scipy.special import ndtri, stdtrit
 
+import scipy  # its parts are loaded when they are used
 from lariax.certificate._spread import BatchMeans, Vector
 
 REPLICATES = 2048  # sign flips behind each quantile, half of them the others the other way
@@ -57,22 +57,22 @@ def level(confidence: float, batches: int, entries: int, together: np.ndarray, d
         none = np.asarray(0.0, dtype)
         return Level(none, none, none, none, none, none, none, np.zeros(together.shape, dtype))
     alpha = 1 - confidence
-    normal = -ndtri(alpha / 2)
-    student = -stdtrit(batches - 1, alpha / 2) * _margin(batches)
+    normal = -scipy.special.ndtri(alpha / 2)
+    student = -scipy.special.stdtrit(batches - 1, alpha / 2) * _margin(batches)
     tail = max(alpha / 2, 16 / REPLICATES)
     kink_tail = max(alpha / 2, 2 / kink_replicates(entries))
-    grubbs = -stdtrit(max(batches - 2, 1), FALSE_ALARM / (2 * batches))
+    grubbs = -scipy.special.stdtrit(max(batches - 2, 1), FALSE_ALARM / (2 * batches))
     excess = (batches - 1) / np.sqrt(batches) * np.sqrt(grubbs**2 / (batches - 2 + grubbs**2))
     values = (
         tail,
-        student / -ndtri(tail),
+        student / -scipy.special.ndtri(tail),
         kink_tail,
-        student / -ndtri(kink_tail),
+        student / -scipy.special.ndtri(kink_tail),
         normal,
         student,
         excess,
     )
-    rows = -stdtrit(batches - 1, alpha / (2 * together)) * _margin(batches)
+    rows = -scipy.special.stdtrit(batches - 1, alpha / (2 * together)) * _margin(batches)
     return Level(*(np.asarray(value, dtype) for value in (*values, rows)))
 
 

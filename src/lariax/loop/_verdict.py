@@ -211,15 +211,20 @@ def _look_around(oracle: Oracle, z: Vector, first: Batch, second: Batch, key: Ke
     def violation(values: Float[Array, " m"]) -> Float[Array, " m"]:
         return jnp.where(oracle.inequality, jnp.maximum(values, 0), values)
 
-    # how far rows change within reach, which a unit of violation is measured by
+    # how far rows change within reach, which a unit of violation is measured by; one point at a time: x may be large
     reach = jnp.repeat(jnp.asarray(REACHES, z.dtype), POINTS)
-    directions = jax.random.normal(jax.random.fold_in(key, SAMPLES), (reach.size, z.size), z.dtype)
-    unit = directions / jnp.linalg.norm(directions, axis=1, keepdims=True)
-    points = jax.vmap(lambda point: oracle.prox(point, 0.0))(z + reach[:, None] * unit)
+
+    def point_at(number: ArrayLike) -> Vector:
+        direction = jax.random.normal(jax.random.fold_in(key, SAMPLES + number), z.shape, z.dtype)
+        return oracle.prox(z + reach[number] * direction / jnp.linalg.norm(direction), 0.0)
+
+    def seen_at(number: Array) -> tuple[Array, Array]:
+        point = point_at(number)
+        return jnp.mean(rows_at(point), axis=0), jnp.linalg.norm(point - z, keepdims=True)
+
     here = rows_at(z)
     mean = jnp.mean(here, axis=0)
-    elsewhere = jax.lax.map(lambda point: jnp.mean(rows_at(point), axis=0), points)
-    moved = jnp.linalg.norm(points - z, axis=1)[:, None]
+    elsewhere, moved = jax.lax.map(seen_at, jnp.arange(reach.size))
     steep = jnp.where(moved > 0, ((elsewhere - mean) / jnp.where(moved > 0, moved, 1)) ** 2, 0)
     size = jnp.sqrt(z.size * jnp.max(jnp.mean(steep.reshape(len(REACHES), POINTS, -1), axis=1), axis=0))
     scale = jnp.where(size > 0, 1 / jnp.where(size > 0, size, 1), 1)
@@ -235,7 +240,7 @@ def _look_around(oracle: Oracle, z: Vector, first: Batch, second: Batch, key: Ke
     short = REACHES[0] / steepness
     within = jnp.linalg.norm(oracle.prox(z - short * slope, 0.0) - z) / short
     noise = jnp.linalg.norm(slopes[0] - slopes[1]) / 2
-    near = [oracle.look(points[0], half) for half in halves]  # at x itself a gradient may be 0 by symmetry
+    near = [oracle.look(point_at(0), half) for half in halves]  # at x itself a gradient may be 0 by symmetry
     jacobian = None
     if oracle.problem.simple.separable and 0 < oracle.rows * z.size <= ENTRIES:
         jacobian = sum(oracle.jacobian(z, half) for half in halves) / 2 * scale[:, None]

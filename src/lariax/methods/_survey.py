@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from lariax.oracle import Batch, Oracle, Vector, for_each, occasionally
 from lariax.problem import probes, units
 from lariax.tuned.constants import PROBES
-from lariax.tuned.units import LAST_TURN, HessianEstimate, diagonal_of, next_scales
+from lariax.tuned.shape import is_whitened
+from lariax.tuned.units import LAST_TURN, HessianEstimate, diagonal_of, next_scales, pull_of
 
 # --- the units of x
 
@@ -43,16 +44,20 @@ def _balanced_scales(
     gradients = objective_gradients(oracle, point, batches)
     slopes = _by_unit(jnp.mean(gradients**2, axis=0), labels)
     noise = _by_unit(jnp.var(gradients, axis=0, ddof=1 if gradients.shape[0] > 1 else 0), labels)
+    rows = None
+    if oracle.rows and is_whitened(oracle.rows, point.size):
+        rows = oracle.jacobian(point, batches.first)
 
     def turn(i: Array, carry: tuple[Vector, HessianEstimate]) -> tuple[Vector, HessianEstimate]:
         """All by one program, the last look included."""
         scales, _ = carry
         seen = hessian_at(replace(oracle, scaling=scales), point / scales, batches, weights, labels)
-        seen = seen._replace(slopes=scales**2 * slopes, noise=scales**2 * noise)
+        pull = 0.0 * scales if rows is None else _by_unit(pull_of(jnp, rows * scales), labels)
+        seen = seen._replace(slopes=scales**2 * slopes, noise=scales**2 * noise, pull=pull)
         return next_scales(jnp, i, scales, seen, point / scales), seen
 
     with occasionally(LAST_TURN + 2):
-        first = jnp.ones_like(point), HessianEstimate.flat(jnp.zeros_like(point))
+        first = jnp.ones_like(point), HessianEstimate.flat(jnp.zeros_like(point))._replace(pull=0.0 * point)
         return jax.lax.fori_loop(0, LAST_TURN + 2, turn, first)
 
 
@@ -93,6 +98,13 @@ def hessian_at(
         noise=_by_unit(jnp.maximum(squares[0] - mean[0] ** 2, 0), labels),
         largest=largest,
     )
+
+
+def held_at(
+    oracle: Oracle, z: Vector, beyond: Vector, eta: Float[Array, ""], labels: Int[np.ndarray, " d"]
+) -> Bool[Array, " d"]:
+    """Entries with a unit of their own that stay where they are, though a step goes on to `beyond`."""
+    return (beyond != z) & (oracle.prox(beyond, eta) == z) & (np.bincount(labels)[labels] == 1)
 
 
 def slopes_at(oracle: Oracle, z: Vector, batches: Batch, weights: Float[Array, " m"]) -> Vector:

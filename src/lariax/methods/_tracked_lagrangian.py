@@ -13,7 +13,15 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from lariax.formulas import least_weights, leave_one_out, storm
 from lariax.methods._base import AbstractMethod, Answer, Diagnosis, Needs, check_known, check_positive
-from lariax.methods._survey import SampledJacobian, hessian_at, objective_gradients, scales_at, slopes_at, units_of
+from lariax.methods._survey import (
+    SampledJacobian,
+    held_at,
+    hessian_at,
+    objective_gradients,
+    scales_at,
+    slopes_at,
+    units_of,
+)
 from lariax.oracle import Batch, Look, Oracle, Parts, Vector, for_each
 from lariax.tuned.constants import (
     KINK_GAIN,
@@ -276,7 +284,11 @@ class TrackedLagrangian(AbstractMethod):
             seen = HessianEstimate.flat(slopes_at(scaled, state.x, batches, s.weights))
         else:
             seen = hessian_at(scaled, state.x, batches, s.weights, labels)
-        s, change = rule.rescaled(s, state.metric, seen)
+        held = None
+        if labels is not None and not oracle.is_free:
+            eta = rule.lengths(rule.in_force(s)).eta
+            held = held_at(scaled, state.x, state.x - eta * state.gradient, eta, labels)
+        s, change = rule.rescaled(s, state.metric, seen, held)
         return TrackedState(state.x / change, state.gradient * change, state.metric * change, s)
 
     # --- what it knows

@@ -1,5 +1,6 @@
 """A x = b: the matrix in whatever form it comes, and what a method may want to know of it."""
 
+import sys
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
@@ -8,7 +9,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import sparse
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, ArrayLike, PyTree
 
@@ -180,23 +180,31 @@ class _FunctionProduct(eqx.Module):
 
 def _matrix(A: Any) -> Any:
     """A dense JAX array or a BCOO matrix."""
-    if isinstance(A, sparse.BCOO):
+    if _is_sparse(A):
         matrix: Any = A
     elif scipy.sparse.issparse(A):
+        from jax.experimental import sparse
+
         matrix = sparse.BCOO.from_scipy_sparse(scipy.sparse.csr_array(A).sorted_indices())
     else:
         entries = A if isinstance(A, jax.Array) else np.asarray(A)
         matrix = jnp.asarray(A, float if entries.dtype.kind in "iub" else None)
     if matrix.ndim != 2 or 0 in matrix.shape:
         raise ValueError(f"A must be a matrix with rows and columns, found shape {matrix.shape}. One row is A[None].")
-    entries = matrix.data if isinstance(matrix, sparse.BCOO) else matrix
+    entries = matrix.data if _is_sparse(matrix) else matrix
     if not isinstance(entries, jax.core.Tracer) and not bool(jnp.isfinite(entries).all()):
         raise ValueError("A holds entries that are not finite.")
     return matrix
 
 
+def _is_sparse(matrix: Any) -> bool:
+    """Whether it is a BCOO matrix. `import lariax` does without the module that has them, which is slow to load."""
+    module = sys.modules.get("jax.experimental.sparse")
+    return module is not None and isinstance(matrix, module.BCOO)
+
+
 def _to_host(matrix: Any) -> Any:
-    if isinstance(matrix, sparse.BCOO):
+    if _is_sparse(matrix):
         rows, columns = np.asarray(matrix.indices).T
         return scipy.sparse.csr_array((np.asarray(matrix.data, float), (rows, columns)), shape=matrix.shape)
     return np.asarray(matrix, float)

@@ -24,8 +24,8 @@ from lariax.tuned.constants import PROBES
 from lariax.tuned.curvature import first_curvature, probe_direction, probe_length
 from lariax.tuned.filter import variance_of_mean
 from lariax.tuned.rule import FirstLook, Rule, RuleState
-from lariax.tuned.shape import PenaltyShape, ShapeInputs, shape_at
-from lariax.tuned.units import LAST_TURN, HessianEstimate, diagonal_of, next_scales
+from lariax.tuned.shape import PenaltyShape, ShapeInputs, is_whitened, shape_at
+from lariax.tuned.units import LAST_TURN, HessianEstimate, diagonal_of, next_scales, pull_of
 
 Column = Callable[[ClosureValues, int], Tensor]
 """(what was seen of a piece, a number) -> values row by row, or their mean."""
@@ -84,16 +84,24 @@ class Survey:
         return FirstLook(curvature, max_gradient, rows, noise, multipliers, shape, diagonal), survey
 
     def refreshed(
-        self, rule: Rule, s: RuleState, batch_size: int, units: np.ndarray | None, indexed: IndexedMultipliers
+        self,
+        rule: Rule,
+        s: RuleState,
+        batch_size: int,
+        units: np.ndarray | None,
+        indexed: IndexedMultipliers,
+        held: np.ndarray | None,
     ) -> tuple[RuleState, "Survey"]:
-        """The shape of the penalty, the size of the objective's gradient and the units, anew."""
+        """The shape of the penalty, the size of the objective's gradient and the units, anew. `held`: entries that stay
+        at a bound."""
         survey, scales = self, self.scales
         if scales is not None:
             if units is None or s.diagonal is None:
-                seen = HessianEstimate.flat(self._slopes(s.weights, indexed) * scales**2)
+                seen, held = HessianEstimate.flat(self._slopes(s.weights, indexed) * scales**2), None
             else:
                 seen = self.hessian(s.weights, units)
-            s, change = replace(rule, xp=np).rescaled(s, scales, seen)  # long vectors, not single numbers
+                held = None if held is None else held & (np.bincount(units)[units] == 1)
+            s, change = replace(rule, xp=np).rescaled(s, scales, seen, held)  # long vectors, not single numbers
             survey = self._in(scales * change)
         gradient = survey.objective(by_row=False).square
         s = rule.with_gradient(s, gradient, survey.square_of_x())
@@ -158,12 +166,17 @@ class Survey:
     def balanced_scales(self, labels: np.ndarray) -> tuple[np.ndarray, HessianEstimate]:
         """Scales for the start, those that make the curvature equal along all axes, and the curvature there."""
         point, own = self._point().double().cpu().numpy(), self.objective()
-        squares = (own.mean**2 + own.variances, own.variances)
+        squares = (own.mean**2 + own.squares / own.weight, own.variances)
         slopes, noise = (_by_unit(values.double().cpu().numpy(), labels) for values in squares)
+        rows = None
+        if self.constraints.rows and is_whitened(self.constraints.rows, point.size):
+            with self.passes.undisturbed():
+                rows = Survey(self.passes, self.closure, self.batches[:1], None, self.seed).jacobian()[0]
 
         def seen_in(scales: np.ndarray) -> HessianEstimate:
             seen = self._in(scales).hessian(np.zeros(self.constraints.rows), labels)
-            return seen._replace(slopes=scales**2 * slopes, noise=scales**2 * noise)
+            pull = np.zeros_like(scales) if rows is None else _by_unit(pull_of(np, rows * scales), labels)
+            return seen._replace(slopes=scales**2 * slopes, noise=scales**2 * noise, pull=pull)
 
         scales, seen = np.ones_like(point), HessianEstimate.flat(slopes)
         for turn in range(LAST_TURN + 1):

@@ -59,7 +59,7 @@ from lariax.tuned.shape import (
     multiply,
     multiply_rows,
 )
-from lariax.tuned.units import HessianEstimate, adam_change, average_diagonal, growth, unit_change
+from lariax.tuned.units import HessianEstimate, adam_change, average_diagonal, growth, most_growth, unit_change
 
 
 class RuleState(NamedTuple):
@@ -384,21 +384,26 @@ class Rule:
         largest = self.xp.maximum(GRADIENT_MEMORY * s.max_gradient, gradient)
         return s._replace(shape=shape, coupled=0 * s.coupled + 1, max_gradient=largest)
 
-    def rescaled(self, s: RuleState, metric: Any, seen: HessianEstimate) -> tuple[RuleState, Any]:
-        """In units that fit the curvature as it is now, or in Adam's; and what scales are to be multiplied by."""
+    def rescaled(self, s: RuleState, metric: Any, seen: HessianEstimate, held: Any = None) -> tuple[RuleState, Any]:
+        """In units that fit the curvature as it is now, or in Adam's; and what scales are to be multiplied by.
+
+        `held`: entries that stay at a bound, if there are bounds.
+        """
         xp = self.xp
         if s.diagonal is None:
             change = adam_change(xp, metric, seen.slopes, self.tiny)
         else:
             averaged = average_diagonal(xp, s.diagonal, seen.diagonal)
-            change = unit_change(xp, averaged)
+            change = unit_change(xp, averaged, averaged < 0 if held is None else held)
+            if held is not None:
+                change = xp.minimum(change, most_growth(xp, s.shape.jacobian, held))
             s = s._replace(diagonal=averaged * change**2)
         noisier, steeper = growth(xp, change, seen)
         return s._replace(
             gradient_filter=s.gradient_filter.scaled(noisier),
             curvature=within_eigenvalue(xp, s.curvature.scaled(steeper), steeper * seen.largest, self.tiny),
             max_gradient=s.max_gradient * noisier,
-            shape=s.shape._replace(jacobian=s.shape.jacobian * change),
+            shape=s.shape.scaled(xp, change),
         ), change
 
 

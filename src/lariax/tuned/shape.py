@@ -44,6 +44,15 @@ class PenaltyShape(NamedTuple):
         none, nothing = jacobian[:, :0], jacobian[:, 0]
         return cls(none, none, (none, none), nothing > 0, none, nothing, jacobian, nothing)
 
+    def scaled(self, xp: Any, change: Any) -> "PenaltyShape":
+        """With what is known of J in units that are `change` times as long; the rest is to be made anew."""
+        if self.jacobian.shape[0] == 0:
+            return self
+        jacobian = self.jacobian * change
+        before, now = (xp.sum(rows**2, axis=1) for rows in (self.jacobian, jacobian))
+        longest = self.longest * xp.where(before > 0, now / xp.where(before > 0, before, 1), 1)
+        return self._replace(jacobian=jacobian, longest=longest)
+
 
 class ShapeInputs(NamedTuple):
     """What the shape depends on besides the Jacobian. Everything of rows has one entry a row."""

@@ -12,6 +12,7 @@ from lariax.tuned.constants import (
     DIAGONAL_LOOKS,
     FLAT_DIAGONAL,
     FLAT_SLOPE,
+    HELD_PULL,
     RARE,
     SILENT,
     STEEP,
@@ -28,11 +29,18 @@ class HessianEstimate(NamedTuple):
     slopes: Any  # mean squares of the gradient,
     noise: Any  # and variances
     largest: Any  # about the largest eigenvalue of the Hessian, and not above it
+    pull: Any = 0.0  # of the constraints: sums of squares of their gradients, each of length 1; 0: not looked at
 
     @classmethod
     def flat(cls, slopes: Any) -> "HessianEstimate":
         """Of slopes alone."""
         return cls(0 * slopes, slopes, 0 * slopes, 0 * slopes[0])
+
+
+def pull_of(xp: Any, jacobian: Any) -> Any:
+    """Entry by entry, from J in z."""
+    squares = jacobian**2
+    return xp.sum(squares / (xp.sum(squares, axis=1, keepdims=True) + xp.finfo(jacobian.dtype).tiny), axis=0)
 
 
 def diagonal_of(xp: Any, directions: Any, products: Any, largest: Any) -> Any:
@@ -73,9 +81,10 @@ def balanced(xp: Any, scales: Any, seen: HessianEstimate) -> Any:
     """One round of making the diagonal of the curvature equal.
 
     Entries with no curvature to go by have gradients as noisy as the others are on the average, or, without noise, as
-    large. Without a gradient either they have the smallest scale.
+    large. Without a gradient either they have the smallest scale. Where nothing is curved, as in a linear program, the
+    penalty will be, and constraints are to pull equally at all entries.
     """
-    diagonal, slopes, noise, _ = seen
+    diagonal, slopes, noise, _, pull = seen
     tiny = xp.finfo(slopes.dtype).tiny
     curved = diagonal > FLAT_DIAGONAL * xp.finfo(slopes.dtype).eps * xp.max(diagonal)  # the rest is rounding
     jacobi = scales / xp.sqrt(xp.where(curved, diagonal / (xp.max(diagonal) + tiny), 1))
@@ -90,8 +99,11 @@ def balanced(xp: Any, scales: Any, seen: HessianEstimate) -> Any:
     has_noise = noise > SILENT * slopes
     by_noise, loud = levelled(xp.where(has_noise, noise, 0))
     by_slope, steep = levelled(slopes)
-    rest = xp.where(has_noise, by_noise, by_slope)
-    return _where_seen(xp, curved | (slopes > 0), xp.where(curved & ~xp.where(has_noise, loud, steep), jacobi, rest))
+    by_pull, _ = levelled(pull + 0 * slopes)
+    rest = xp.where((pull > 0) & ~xp.any(curved), by_pull, xp.where(has_noise, by_noise, by_slope))
+    return _where_seen(
+        xp, curved | (slopes > 0) | (pull > 0), xp.where(curved & ~xp.where(has_noise, loud, steep), jacobi, rest)
+    )
 
 
 def natural_length(xp: Any, scales: Any, seen: HessianEstimate, z: Any) -> Any:
@@ -126,14 +138,25 @@ def average_diagonal(xp: Any, before: Any, seen: Any) -> Any:
     return xp.where(seen > 0, new, before)
 
 
-def unit_change(xp: Any, diagonal: Any) -> Any:
+def unit_change(xp: Any, diagonal: Any, held: Any) -> Any:
     """By what to multiply scales at which the curvature has this diagonal: mostly by 1, and by no more than 2, since
-    little curvature may be chance."""
+    little curvature may be chance. What is usual is what entries have that no bound holds, if there are any."""
     tiny = xp.finfo(diagonal.dtype).tiny
     curved = diagonal > 0
-    usual = xp.sum(xp.where(curved, xp.log(diagonal + tiny), 0)) / xp.maximum(xp.sum(curved), 1)
+    counts = curved & ~(held & xp.any(curved & ~held))
+    usual = xp.sum(xp.where(counts, xp.log(diagonal + tiny), 0)) / xp.maximum(xp.sum(counts), 1)
     ratio = xp.where(curved, (usual - xp.log(diagonal + tiny)) / 2, 0)
     return xp.where(abs(ratio) > xp.log(UNIT_OFF), 2.0 ** xp.minimum(xp.round(ratio / xp.log(2.0)), 1), 1.0)
+
+
+def most_growth(xp: Any, jacobian: Any, held: Any) -> Any:
+    """By what scales may be multiplied at most, entry by entry, a power of 2: those of entries that a bound holds are
+    short enough for the constraints, whose gradients are the rows of J, to pull at the others."""
+    squares, tiny = jacobian**2, xp.finfo(jacobian.dtype).tiny
+    free = xp.sum(xp.where(held, 0, squares), axis=1, keepdims=True)
+    beside = xp.max(xp.where(free > 0, squares / xp.where(free > 0, free, 1), 0), axis=0, initial=0)
+    power = xp.floor(xp.log2(HELD_PULL) - xp.log2(beside + tiny) / 2)
+    return xp.where(held & (beside > 0), 2.0**power, xp.inf)
 
 
 def growth(xp: Any, change: Any, seen: HessianEstimate) -> tuple[Any, Any]:
