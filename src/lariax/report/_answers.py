@@ -23,7 +23,7 @@ def pictures_of_answers(runs: Sequence[SavedRun]) -> list[Mapping[str, Any]]:
 
 
 def _picture(path: str, array: np.ndarray) -> dict[str, Any] | None:
-    nothing = {"x_label": "", "y_label": "", "categories": [], "reference": None, "extent": None}
+    nothing: dict[str, Any] = {"x_label": "", "y_label": "", "categories": [], "reference": None, "extent": None}
     name = path if path == "x" else f"x{path}"
     if array.ndim == 1 and FEWEST <= array.size <= MOST:
         order = np.argsort(-array, kind="stable")
