@@ -12,13 +12,17 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,bench]'
 	touch $@
 
+$(VENV)/.frameworks: $(VENV)/.ready  # some 250 MB
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[frameworks]'
+	touch $@
+
 demo: $(VENV)/.ready          ## a classifier, free and with a fairness bound: a certified table, and lariax-demo.html
 	$(BIN)/python examples/fairness.py
 
 test: $(VENV)/.ready          ## every behaviour, in some five minutes
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) -m 'not long'
 
-test-long: $(VENV)/.ready     ## the same at length: long statistics, tables, thousands of inputs, some of them fresh
+test-long: $(VENV)/.frameworks  ## the same at length: long statistics, tables, thousands of inputs, some of them fresh; Lightning, transformers, accelerate
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) -m long
 
 test-all: test test-long      ## both

@@ -46,7 +46,7 @@ def draw(picture: gallery.Picture, path: Path) -> None:
     axes.tick_params(labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)
     if len(picture.series) > 1:
-        axes.legend(fontsize=7.5, frameon=False)
+        axes.legend(fontsize=7.5, facecolor="white", edgecolor="none", framealpha=0.85)
     figure.savefig(path)
 
 

@@ -154,8 +154,8 @@ def _omega() -> np.ndarray:
 
 
 def epochs(rows: int = 500) -> Case:
-    """Some rows, drawn again and again: forty draws of each."""
-    at = float(W @ BETA) - 0.5
+    """Some rows, drawn again and again: forty draws of each. The bound is surely active on so few."""
+    at = float(W @ BETA) - 1
     draw = sampler(uneven)
 
     def data(key):

@@ -29,6 +29,7 @@ class Numbers(NamedTuple):
     parts: dict[str, slice]
     refused: int
     seconds: float
+    ambiguous: float = 0.0  # the share of seeds with a row that may or may not be active
 
 
 def measured(case: Case, seeds: int) -> Numbers:
@@ -52,14 +53,16 @@ def measured(case: Case, seeds: int) -> Numbers:
                 stages[i] = _step(sample, stage, jax.tree.map(lambda leaf, i=i: leaf[i], seen), i, refused)
         if all(s.small or i in refused for i, s in enumerate(stages)):
             break
-    rows = []
+    rows, ambiguous = [], 0
     for i, (stage, z) in enumerate(zip(stages, starts, strict=True)):
         if i not in refused and stage.small:
-            found = assembled(sample, candidates_of(with_alternatives(stage, SURELY)), z, 0.95)
+            fitted = with_alternatives(stage, SURELY)
+            ambiguous += bool(fitted.ambiguous.any())
+            found = assembled(sample, candidates_of(fitted), z, 0.95)
             rows.append([_flat(found, part) for part in ("estimate", "low", "high")])
     estimate, low, high = np.stack(rows, axis=1)
     seconds = time.process_time() - start
-    return Numbers(estimate, low, high, truth_of(case), parts_of(case), seeds - len(rows), seconds)
+    return Numbers(estimate, low, high, truth_of(case), parts_of(case), seeds - len(rows), seconds, ambiguous / seeds)
 
 
 def _look(case: Case, sample: Sample, key, z, y):

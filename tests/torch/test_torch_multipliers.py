@@ -125,10 +125,11 @@ def test_states_are_saved_to_the_same_bits(tmp_path):
     one, two = (torch.ones(8, requires_grad=True) for _ in range(2))
     multipliers.parameters, other.parameters = [one], [two]
     multipliers.steps = other.steps = 200
-    a = multipliers.lagrangian(one**2, {"line": one * 3})
-    b = other.lagrangian(two**2, {"line": two * 3})
-    assert a.item() == b.item()
-    assert multipliers["line"] == other["line"]
+    for k in range(60):  # of which some measure gradients, in other calls than those of a new run
+        a = multipliers.lagrangian((k + 1) * one**2, {"line": one * 3 + k % 7})
+        b = other.lagrangian((k + 1) * two**2, {"line": two * 3 + k % 7})
+        assert a.item() == b.item()
+    assert multipliers.state_dict() == other.state_dict()
 
 
 def test_update_and_lagrangian_mix():
@@ -152,6 +153,35 @@ def test_shared_tensors_serve_in_the_place_of_parameters():
         multipliers.lagrangian(logits**2, {"c": logits + 1}, shared=logits).backward()
     assert multipliers.core.looks("c") == 10  # in calls 1 to 6, 8, 10, 13 and 17
     assert model.weight.grad is not None
+
+
+def test_calls_without_gradients_are_not_counted():
+    """An evaluation by the same function weighs, and leaves no trace."""
+    x = torch.ones(4, requires_grad=True)
+    multipliers = lt.Multipliers({"c": lt.AtMost(0.0)}, steps=100, parameters=[x])
+    for _ in range(50):
+        multipliers.lagrangian(x**2, {"c": x + 1})
+    before = multipliers.state_dict()
+    with torch.no_grad():
+        total = multipliers.lagrangian(x**2, {"c": x + 1})
+    assert total.item() == pytest.approx(1 + 2 * multipliers["c"])
+    assert multipliers.state_dict() == before
+
+
+def test_a_model_in_the_place_of_its_parameters_is_looked_up_in_each_call():
+    model = torch.nn.Linear(3, 1)
+    multipliers = lt.Multipliers({"c": lt.AtMost(0.0)}, steps=50, parameters=model)
+    model.weight = torch.nn.Parameter(2 * torch.ones(1, 3))  # as wrappers do
+    out = model(torch.randn(8, 3)).squeeze(1)
+    multipliers.lagrangian(out**2, {"c": out + 1})
+    assert multipliers.core.looks("c") == 1
+
+
+def test_a_loss_that_does_not_reach_what_is_shared_is_said():
+    x, other = torch.ones(4, requires_grad=True), torch.ones(2, requires_grad=True)
+    multipliers = lt.Multipliers({"c": lt.AtMost(0.0)}, steps=50)
+    with pytest.warns(RuntimeWarning, match="does not depend on the given tensors"):
+        multipliers.lagrangian(x**2, {"c": x + 1}, shared=other)
 
 
 def test_what_is_not_finite_leaves_the_multiplier_as_it_was():

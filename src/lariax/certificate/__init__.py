@@ -3,11 +3,23 @@
 from lariax.certificate._certificate import COLOURS, HOLDS, SAYS, Certificate, ConstraintReport, Interval, Relative
 from lariax.certificate._certifier import AbstractCertifier, Judged
 from lariax.certificate._certify import certify, certify_run
-from lariax.certificate._draws import BatchPlan, PointMeans
+from lariax.certificate._draws import (
+    LARGEST_STEP,
+    AbstractFeed,
+    AllRows,
+    BatchPlan,
+    Feeds,
+    Fresh,
+    PointMeans,
+    View,
+    batch_of,
+    most_together,
+    shares,
+)
 from lariax.certificate._estimates import Estimates, Levels, estimates_from_means, fit_from_means
 from lariax.certificate._multipliers import Fit, forms_jacobian
 from lariax.certificate._report import Scope
-from lariax.certificate._samples import DRAWS, draws_for_run
+from lariax.certificate._samples import DRAWS, draws_for_run, next_rows
 from lariax.certificate._sequential import SequentialTest
 from lariax.certificate._tolerance import RelativeTolerance, Tolerance
 
@@ -15,13 +27,18 @@ __all__ = [
     "COLOURS",
     "DRAWS",
     "HOLDS",
+    "LARGEST_STEP",
     "SAYS",
     "AbstractCertifier",
+    "AbstractFeed",
+    "AllRows",
     "BatchPlan",
     "Certificate",
     "ConstraintReport",
     "Estimates",
+    "Feeds",
     "Fit",
+    "Fresh",
     "Interval",
     "Judged",
     "Levels",
@@ -31,10 +48,15 @@ __all__ = [
     "Scope",
     "SequentialTest",
     "Tolerance",
+    "View",
+    "batch_of",
     "certify",
     "certify_run",
     "draws_for_run",
     "estimates_from_means",
     "fit_from_means",
     "forms_jacobian",
+    "most_together",
+    "next_rows",
+    "shares",
 ]

@@ -64,7 +64,7 @@ def samples_for(
     if on == "samples" and all_rows(sources, draws):
         return _exactly(problem, point)
     wanted = _samples_wanted(sources, draws, fresh)
-    read = {i: _read(source, wanted) for i, source in enumerate(sources) if isinstance(source, Stream)}
+    read = {i: next_rows(source, wanted) for i, source in enumerate(sources) if isinstance(source, Stream)}
     sources = tuple(read.get(i, source) for i, source in enumerate(sources))
     once = dict(read)  # whose rows are a sample of their own, each to be used once
     once.update({i: source for i, source in enumerate(sources) if i in fresh and isinstance(source, Dataset)})
@@ -165,7 +165,7 @@ def _samples_wanted(sources: tuple[AbstractSource | None, ...], draws: int | Non
     raise ValueError(f"draws=None uses all rows, which needs a Dataset, found {', '.join(kinds)}. Say draws=10_000.")
 
 
-def _read(stream: Stream, rows: int) -> Dataset:
+def next_rows(stream: Stream, rows: int) -> Dataset:
     """The next rows of a stream."""
 
     def batches() -> Iterator[PyTree]:

@@ -47,7 +47,7 @@ def out_of_distribution(
         seed: of the network's start.
 
     >>> from lariax import gallery
-    >>> case = gallery.out_of_distribution("mnist.npz", "fashion_mnist.npz")  # doctest: +SKIP (wants these files)
+    >>> case = gallery.out_of_distribution("mnist.npz", "fashion_mnist.npz")  # doctest: +SKIP
     """
     archives = _read(inside), _read(outside)
     training, test = (_pairs(*archives, part) for part in ("train", "test"))

@@ -19,17 +19,17 @@ from lariax.inference._inference import (
     Row,
     hull,
     quantile,
-    skewed,
+    reaches,
     standard_errors,
 )
 from lariax.inference._large import fitted_large
 from lariax.inference._models import Fitted, fitted
 from lariax.inference._moments import Sample
-from lariax.inference._samples import Extras, Wanted, sample_of, total
+from lariax.inference._samples import Extras, Wanted, same_rows, sample_of, total
 from lariax.inference._scaling import RandomScaling
 from lariax.inference._system import Model
 from lariax.oracle import Oracle, as_arrays
-from lariax.problem import Dataset, Problem
+from lariax.problem import Dataset, Problem, Stratified
 
 SURELY = 3.0  # standard errors by which a multiplier or a slack is positive, or one more than the interval has
 OFF, FAR = 6.0, 100.0  # standard errors between the run's x and the estimate: to warn of, to refuse
@@ -118,13 +118,14 @@ def _inferred(
     z = np.asarray(oracle.coordinates.ravel(point), float)
     y = np.asarray(oracle.rows_named(multipliers), float)
     threshold = max(SURELY, quantile(confidence) + 1)
+    twice = (SAME_ROWS,) if same_rows(problem) else ()
     if z.size > LARGE:
         large = fitted_large(sample, z, y, threshold)
         notes = _notes(oracle, large.ambiguous, large.complete, np.ones(oracle.rows, bool))
-        return assembled(sample, large.candidates, z, confidence, notes)
+        return assembled(sample, large.candidates, z, confidence, notes + twice)
     found = fitted(sample, z, y, threshold)
     notes = _notes(oracle, found.ambiguous, found.complete, found.models[0].determined)
-    return assembled(sample, candidates_of(found), z, confidence, notes)
+    return assembled(sample, candidates_of(found), z, confidence, notes + twice)
 
 
 def _check(problem: Any, draws: Any, confidence: Any) -> None:
@@ -222,10 +223,11 @@ def _edges(row: Row) -> tuple[int, int]:
 
 
 def _objective(ends: Ends, error: float, skew: float, confidence: float) -> Estimate:
-    """With the side lengthened on which rare large losses may not have been seen."""
-    more = skewed(error, skew, confidence)
+    """With both ends moved to where rare large losses may not have been seen."""
+    below, above = reaches(error, skew, confidence)
+    normal = quantile(confidence) * error
     estimate, own, low, high = (float(part[0]) for part in ends[:4])
-    return Estimate(estimate, own, low + min(more, 0), high + max(more, 0), str(ends.law[0]))
+    return Estimate(estimate, own, low + normal - below, high - normal + above, str(ends.law[0]))
 
 
 def _multiplier(ends: Ends, row: Row, candidate: Candidate) -> Estimate:
@@ -251,10 +253,18 @@ def _value(ends: Ends, row: Row) -> Estimate:
 
 # --- words
 
+SAME_ROWS = (
+    "two sources hold the same rows, and their errors are taken as independent: intervals may be too long or short. "
+    "Leave samples= of the constraint out, so that it sees the rows of the objective."
+)
+
 
 def _about(sample: Sample) -> str:
     sources = sample.oracle.problem.sources
     data = [f"{len(source):,}" for source in sources if isinstance(source, Dataset)]
+    for source in sources:
+        if isinstance(source, Stratified):
+            data.append(" + ".join(f"{size:,}" for size in np.asarray(source.sizes).tolist()))
     if not sample.random:
         return "about the problem, nothing is random"
     if not data:

@@ -19,6 +19,7 @@ LAWS = ("normal", "fixed", "conservative", "undetermined", "random scaling", "no
 
 SAME = 0.01  # standard errors by which two models may differ and still say the same
 ROUNDING = 1e-9
+FAINT = 1e-6  # skewness that counts as none
 LARGE = 300  # entries of x beyond which no matrix is formed
 
 
@@ -271,9 +272,19 @@ def hull(values: Float[np.ndarray, "k q"], errors: Float[np.ndarray, "k q"], con
     return Ends(first, np.where(same, error, np.nan), low, high, law)
 
 
-def skewed(error: float, skew: float, confidence: float) -> float:
-    """How much farther the longer side of an interval reaches when the noise is skewed: Johnson's correction."""
-    return skew / (6 * error**2) * (1 + 2 * quantile(confidence) ** 2) if error > 0 else 0.0
+def reaches(error: float, skew: float, confidence: float) -> tuple[float, float]:
+    """How far an interval reaches below and above the mean of skewed numbers: as often wrong on either side.
+
+    With g the skewness of the mean, T + g T^2 / 3 + g^2 T^3 / 27 + g / 6 of the studentized mean T is normal up to the
+    order of 1 / n, and grows with T: P. Hall, "On the removal of skewness by transformation", Journal of the Royal
+    Statistical Society B 54 (1992).
+    """
+    t = quantile(confidence)
+    g = skew / error**3 if error > 0 else 0.0
+    if abs(g) < FAINT:
+        return t * error, t * error
+    below, above = (3 / g * (np.cbrt(1 + g * (side * t - g / 6)) - 1) for side in (1, -1))
+    return float(below * error), float(-above * error)
 
 
 def quantile(confidence: float) -> float:

@@ -1,11 +1,14 @@
 """Error bars without matrices: Hessian-vector products, MINRES, and forward differentiation sample by sample.
 
 The curvature and the noise are estimated from some of the samples, the means from all of them. x keeps to the face of
-its set: the proximal map tells the directions in which it may move.
+its set: the proximal map tells the directions in which it may move, and how the face bends. With M_t the derivative of
+the proximal map of step t at x - t g, P the projection on the face's tangents and B its curvature,
+M_t = (1 + t B)^-1 P, so
+
+    P = 2 M_t - M_2t + O((t B)^2),      B = (M_t - M_2t) / t + O(t B^2)
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -21,6 +24,7 @@ from lariax.inference._models import choices_of
 from lariax.inference._moments import Load, Sample, covariance, means, product, weighted
 from lariax.inference._samples import part_of
 from lariax.oracle import Oracle
+from lariax.prox import Zero
 
 Vector = np.ndarray
 CURVED = 1024  # samples for the curvature, twice: to solve with and to check with
@@ -28,6 +32,7 @@ VARIED = 2048  # samples for the noise
 MOST_STEPS = 8  # of Newton's method
 SMALL = 0.01  # of the noise: a residual that counts as none
 PRECISE, MOST_PRODUCTS = 1e-5, 400  # of MINRES
+FLAT = 1e-3  # by which a projection may change what it projected
 UNEXPLAINED = 0.3  # of a right-hand side, on other samples than those it was solved with
 
 
@@ -48,15 +53,21 @@ class _Place(NamedTuple):
     z: Vector
     y: Vector
     along: Callable[[Vector], Vector]
+    bend: Callable[[Vector], Vector]
 
 
 def fitted_large(sample: Sample, z: Vector, y: Vector, threshold: float) -> Large:
     """Newton's method with the rows active that have a multiplier, then the others looked at one by one."""
+    if not isinstance(sample.oracle.problem.regularizer, Zero):
+        raise InferenceError(
+            "beyond 300 entries of x a regularizer has no error bars. Put a smooth one into the objective; for others "
+            "fix the entries that it sets to 0, and infer the rest."
+        )
     curved, varied = part_of(sample, CURVED, 1), part_of(sample, VARIED, 2)
     inequality = np.asarray(sample.oracle.inequality)
     active = ~inequality | (y > 0)
     place, residual = _moved_to(sample, curved, varied, z, y)
-    _check_flat(place)
+    _check_face(place)
     rounding = np.finfo(sample.oracle.dtype).eps * (1 + _length(z, *residual))
     least = max(SMALL * _length(*_noise(sample, z, y)), 16 * rounding)
     for _ in range(MOST_STEPS):
@@ -88,9 +99,9 @@ def _moved_to(sample: Sample, curved: Sample, varied: Sample, z: Vector, y: Vect
     dtype = sample.oracle.dtype
     seen = means(sample, jnp.asarray(z, dtype), jnp.asarray(y, dtype))
     gradient = np.asarray(seen.gradient, float)
-    along = partial(_along, sample.oracle, jnp.asarray(z, dtype), jnp.asarray(gradient, dtype))
-    place = _Place(sample, curved, varied, z, y, along)
-    return place, (along(gradient), np.asarray(seen.residuals, float))
+    face = Face(sample.oracle, jnp.asarray(z, dtype), jnp.asarray(gradient, dtype))
+    place = _Place(sample, curved, varied, z, y, face.along, face.bend)
+    return place, (face.along(gradient), np.asarray(seen.residuals, float))
 
 
 def _within(oracle: Oracle, z: Vector) -> Vector:
@@ -118,17 +129,38 @@ def _optimism(place: _Place, active: Bool[np.ndarray, " m"]) -> float:
     return float(of_z @ dz + of_y @ dy) / 2
 
 
-def _along(oracle: Oracle, z: Array, gradient: Array, vector: Vector) -> Vector:
-    """A direction, as far as x can move that way on its face."""
-    if oracle.is_free:
-        return vector
-    return np.asarray(_derivative_of_prox(oracle, z, gradient, jnp.asarray(vector, z.dtype)), float)
+class Face(NamedTuple):
+    """Where x lies on its set, and the gradient that presses it there."""
+
+    oracle: Oracle
+    z: Array
+    gradient: Array
+
+    def along(self, vector: Vector) -> Vector:
+        """A direction, as far as x can move that way."""
+        return vector if self.oracle.is_free else self._seen(vector)[0]
+
+    def bend(self, vector: Vector) -> Vector:
+        """What the curvature of the face adds to that of the Lagrangian."""
+        return np.zeros_like(vector) if self.oracle.is_free else self._seen(vector)[1]
+
+    def _seen(self, vector: Vector) -> tuple[Vector, Vector]:
+        along, bend = _tangent_and_bend(*self, jnp.asarray(vector, self.z.dtype))
+        return np.asarray(along, float), np.asarray(bend, float)
 
 
 @eqx.filter_jit
-def _derivative_of_prox(oracle: Oracle, z: Array, gradient: Array, vector: Array) -> Array:
-    step = jnp.sqrt(jnp.finfo(z.dtype).eps) * (1 + jnp.linalg.norm(z)) / (1 + jnp.linalg.norm(gradient))
-    return jax.jvp(lambda point: oracle.prox(point, step), (z - step * gradient,), (vector,))[1]
+def _tangent_and_bend(oracle: Oracle, z: Array, gradient: Array, vector: Array) -> tuple[Array, Array]:
+    step = jnp.cbrt(jnp.finfo(z.dtype).eps) * (1 + jnp.linalg.norm(z)) / (1 + jnp.linalg.norm(gradient))
+
+    def derivative(times: float) -> Array:
+        def prox(point: Array) -> Array:
+            return oracle.prox(point, times * step)
+
+        return jax.jvp(prox, (z - times * step * gradient,), (vector,))[1]
+
+    once, twice = derivative(1.0), derivative(2.0)
+    return 2 * once - twice, (once - twice) / step
 
 
 # --- solving
@@ -140,7 +172,7 @@ def apply(place: _Place, active: Vector, dz: Vector, dy: Vector, other: bool = F
     dtype = sample.oracle.dtype
     arrays = (jnp.asarray(part, dtype) for part in (place.z, place.y, place.along(dz), np.where(active, dy, 0)))
     of_z, of_y = product(sample, *arrays)
-    return place.along(np.asarray(of_z, float)), np.where(active, np.asarray(of_y, float), 0)
+    return place.along(np.asarray(of_z, float) + place.bend(dz)), np.where(active, np.asarray(of_y, float), 0)
 
 
 def solve(place: _Place, active: Bool[np.ndarray, " m"], of_z: Vector, of_y: Vector) -> tuple[Vector, Vector]:
@@ -172,13 +204,14 @@ def _signs(place: _Place) -> Vector:
     return np.random.default_rng(0).choice([-1.0, 1.0], place.z.size)
 
 
-def _check_flat(place: _Place) -> None:
-    """Refuse a set that bends: its proximal map does not project on a face."""
+def _check_face(place: _Place) -> None:
+    """Refuse where the proximal map does not tell the face: its derivative must project on the tangents."""
     once = place.along(_signs(place))
-    if _length(place.along(once) - once) > PRECISE * _length(once):
+    if not _length(place.along(once) - once) <= FLAT * _length(once):
         raise InferenceError(
-            f"x is large and {type(place.sample.oracle.problem.simple).__name__} is curved where x lies on it. "
-            "Write it as a constraint: lx.AtMost(lambda x: x @ x, radius**2, samples=None)."
+            f"the derivative of the projection on {type(place.sample.oracle.problem.simple).__name__} does not tell "
+            "the directions in which x can move there: x lies on an edge of it, or is large. Write the set as "
+            "constraints, such as lx.AtMost(lambda x: x @ x, radius**2, samples=None)."
         )
 
 

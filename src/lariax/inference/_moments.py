@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from lariax.certificate._draws import AbstractFeed, Feeds, View, batch_of, shares
+from lariax.certificate import AbstractFeed, Feeds, View, batch_of, shares
+from lariax.inference._groups import EachGroup
 from lariax.oracle import Batch, Oracle, Rows, Vector
 
 Multipliers = Float[Array, " m"]
@@ -38,6 +39,11 @@ class Sample(eqx.Module):
     def random(self) -> list[tuple[int, AbstractFeed]]:
         return [(i, feed) for i, feed in enumerate(self.feeds) if feed is not None]
 
+    @property
+    def by_groups(self) -> bool:
+        """Whether rows depend on each other, or come group by group: no part of them stands for all."""
+        return self.count > 0 or any(isinstance(feed, EachGroup) for feed in self.feeds)
+
     def batch(self, step: Int[Array, ""]) -> Batch:
         return batch_of(self.feeds, self.key, step, self.oracle.batch_size)
 
@@ -49,6 +55,19 @@ class Sample(eqx.Module):
     def view(self, point: Vector, batch: Batch, step: Int[Array, ""]) -> View:
         look = self.oracle.look(point, batch)
         return View(look, *shares(self.oracle, self.feeds, step, self.oracle.batch_size, self.steps))
+
+    def counts(self, source: int) -> Float[Array, " groups"]:
+        """How many independent rows a mean is over, for each group where they are drawn by group."""
+        feed = self.feeds[source]
+        if isinstance(feed, EachGroup):
+            return feed.source.sizes.astype(self.oracle.dtype)
+        return self.sizes[source][None]
+
+    def groups(self, feed: AbstractFeed, step: Int[Array, ""]) -> Int[Array, " n"]:
+        """Of the samples of a step."""
+        if isinstance(feed, EachGroup):
+            return feed.groups(step, self.oracle.batch_size)
+        return jnp.zeros(self.oracle.batch_size, jnp.int32)
 
     def own(self, source: int, weights: Rows) -> tuple[float, Rows]:
         """Weights of the objective and of the rows, without those that other sources answer for."""
@@ -152,7 +171,7 @@ def moments(sample: Sample, z: Vector, y: Multipliers) -> Moments:
     skew = jnp.zeros((), z.dtype)
     for (i, _), scatter in zip(sample.random, scatters, strict=True):
         noise += sample.fractions[i] * _of_the_mean(sample, i, scatter)
-        skew += scatter.cubes / sample.sizes[i] ** 2 if isinstance(scatter, _Scatter) else 0
+        skew += jnp.sum(scatter.cubes / sample.counts(i) ** 2) if isinstance(scatter, _Scatter) else 0
     return Moments(found, bends.objective, bends.gradient, bends.residuals, noise, skew)
 
 
@@ -181,13 +200,20 @@ def _start(sample: Sample, source: int, load: Float[Array, " p"]) -> _Scatter | 
     none = jnp.zeros((), load.dtype)
     if source == 0 and sample.clusters is not None:
         return jnp.zeros((sample.count, 1 + load.size), load.dtype)
-    return _Scatter(none, jnp.zeros_like(load), jnp.zeros((load.size, load.size), load.dtype), load, none)
+    nothing = _Scatter(none, jnp.zeros_like(load), jnp.zeros((load.size, load.size), load.dtype), load, none)
+    if not isinstance(sample.feeds[source], EachGroup):
+        return nothing
+    groups = sample.counts(source).size
+    return jax.tree.map(lambda part: jnp.broadcast_to(part, (groups, *part.shape)), nothing)
 
 
 def _added(sample: Sample, source: int, scatter: PyTree, rows: Float[Array, "n p"], step: Int[Array, ""]) -> PyTree:
     feed = sample.feeds[source]
     assert feed is not None
     weights = sample.weights(feed, step)
+    if isinstance(feed, EachGroup):
+        members = feed.groups(step, weights.size) == jnp.arange(feed.source.sizes.size)[:, None]
+        return jax.vmap(lambda each, own: each.plus(rows, jnp.where(own, weights, 0)))(scatter, members)
     if isinstance(scatter, _Scatter):
         return scatter.plus(rows, weights)
     assert sample.clusters is not None
@@ -198,7 +224,8 @@ def _added(sample: Sample, source: int, scatter: PyTree, rows: Float[Array, "n p
 
 def _of_the_mean(sample: Sample, source: int, scatter: PyTree) -> Float[Array, "p p"]:
     if isinstance(scatter, _Scatter):
-        return scatter.squares / sample.sizes[source]
+        squares = jnp.atleast_1d(scatter.squares).reshape(-1, scatter.mean.shape[-1], scatter.mean.shape[-1])
+        return jnp.sum(squares / sample.counts(source)[:, None, None], axis=0)
     share, sums = scatter[:, :1], scatter[:, 1:]
     apart = sums - share * jnp.sum(sums, axis=0)
     return apart.T @ apart * (sample.count / (sample.count - 1))
@@ -288,10 +315,11 @@ def weighted(sample: Sample, z: Vector, y: Multipliers, load: Load) -> tuple[Vec
     def of_step(step: Int[Array, ""], centre: dict[int, Array]) -> tuple[Vector, Multipliers]:
         look = sample.oracle.look(z, sample.batch(step))
         seen = loaded(step)
-        shares = {
-            i: sample.fractions[i] * sample.weights(feed, step) * (seen[i] - centre[i]) / sample.sizes[i]
-            for i, feed in sample.random
-        }
+        shares = {}
+        for i, feed in sample.random:
+            group, counts = sample.groups(feed, step), sample.counts(i)
+            weight = jnp.where(group < counts.size, sample.weights(feed, step) / counts.at[group].get(mode="clip"), 0)
+            shares[i] = sample.fractions[i] * weight * (seen[i] - centre[i].at[group].get(mode="clip"))
         objective = shares[0] if 0 in shares else jnp.zeros_like(look.objective)
         rows, values = [], []
         parts = zip(sample.oracle.layout.sources, sample.oracle.split(y), look.residuals, strict=True)
@@ -303,9 +331,12 @@ def weighted(sample: Sample, z: Vector, y: Multipliers, load: Load) -> tuple[Vec
 
     def add_mean(step: Int[Array, ""], total: dict[int, Array]) -> dict[int, Array]:
         seen = loaded(step)
-        return {i: total[i] + sample.weights(feed, step) @ seen[i] for i, feed in sample.random}
+        return {
+            i: total[i].at[sample.groups(feed, step)].add(sample.weights(feed, step) * seen[i], mode="drop")
+            for i, feed in sample.random
+        }
 
-    nothing = {i: jnp.zeros((), z.dtype) for i, _ in sample.random}
+    nothing = {i: jnp.zeros_like(sample.counts(i)) for i, _ in sample.random}
     centre = jax.lax.fori_loop(0, sample.steps, add_mean, nothing)
     start = _nothing(sample)
     return jax.lax.fori_loop(

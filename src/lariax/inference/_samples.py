@@ -1,6 +1,7 @@
 """Which samples an inference looks at, and what it is about for that."""
 
 import dataclasses
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import jax
@@ -8,12 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike, PyTree
 
-from lariax.certificate._draws import LARGEST_STEP, AbstractFeed, AllRows, Fresh, most_together
-from lariax.certificate._samples import DRAWS, _read
+from lariax.certificate import DRAWS, LARGEST_STEP, AbstractFeed, AllRows, Fresh, most_together, next_rows
+from lariax.inference._groups import EachGroup, check_sums, some_of_each
 from lariax.inference._moments import Sample
 from lariax.oracle import bind, sample_structure
 from lariax.problem import AbstractSource, Dataset, Problem, Stratified, Stream, as_key
 
+MOST_NUMBERS = 2**20  # in the gradients of the samples that are looked at together
+COMPARED = 64  # rows of two sources, to see whether they are the same
 _SUBSET, _DRAW = 1, 2  # streams of random numbers
 
 
@@ -39,16 +42,20 @@ def sample_of(problem: Problem, point: PyTree, wanted: Wanted, seed: Any, extras
     problem = problem.with_sources({i: source for i, source in enumerate(sources) if source is not None})
     structures = tuple(sample_structure(source) for source in sources)
     oracle = bind(problem, point, structures, batch_size=1, copies=1, has_slacks=False)
+    feeds = tuple(_feed(source) for source in sources)
     sizes = [_size(source, wanted) for source in sources]
-    count = min(most_together(oracle, point, structures), LARGEST_STEP, max(sizes))
-    drawn = [source is not None and not isinstance(source, Dataset) for source in sources]
-    steps = max(size // count if fresh else -(-size // count) for size, fresh in zip(sizes, drawn, strict=True))
+    together = min(most_together(oracle, point, structures), max(1, MOST_NUMBERS // oracle.dimension))
+    count = min(together, LARGEST_STEP, max(sizes))
+    looks = [size + isinstance(feed, EachGroup) for size, feed in zip(sizes, feeds, strict=True)]
+    drawn = [isinstance(feed, Fresh) for feed in feeds]
+    steps = max(size // count if fresh else -(-size // count) for size, fresh in zip(looks, drawn, strict=True))
     sizes = [steps * count if fresh else size for size, fresh in zip(sizes, drawn, strict=True)]
+    check_sums(oracle, feeds, oracle.coordinates.ravel(point), key)
     labels, groups = _clusters(extras.clusters, sources[0])
     left = 1.0 if extras.population_size is None else _left(extras.population_size, sources[0])
     return Sample(
         dataclasses.replace(oracle, batch_size=count),
-        tuple(_feed(source) for source in sources),
+        feeds,
         jax.random.fold_in(key, _DRAW),
         jnp.asarray(steps, jnp.int32),
         jnp.asarray(sizes, oracle.dtype),
@@ -61,7 +68,7 @@ def sample_of(problem: Problem, point: PyTree, wanted: Wanted, seed: Any, extras
 def part_of(sample: Sample, most: int, number: int) -> Sample:
     """At most so many of the samples, for what needs no more of them; the next `number`: other ones. Sizes stay."""
     size = sample.oracle.batch_size
-    if sample.count or int(sample.steps) * size <= most:
+    if sample.by_groups or int(sample.steps) * size <= most:
         return sample
     key = jax.random.fold_in(sample.key, number)
     steps = max(1, most // size)
@@ -79,6 +86,19 @@ def part_of(sample: Sample, most: int, number: int) -> Sample:
     return dataclasses.replace(sample, feeds=feeds, key=key, steps=jnp.asarray(steps, jnp.int32))
 
 
+def same_rows(problem: Problem) -> bool:
+    """Whether two sources hold the same rows: their errors are not independent."""
+    held = [jax.tree.leaves(s.arrays) for s in problem.sources if isinstance(s, Dataset | Stratified)]
+    return any(_alike(a, b) for one, other in combinations(held, 2) for a in one for b in other)
+
+
+def _alike(one: jax.Array, other: jax.Array) -> bool:
+    if one.shape != other.shape:
+        return False
+    first, second = np.asarray(one[:COMPARED]), np.asarray(other[:COMPARED])
+    return bool(np.any(first != first[:1]) and np.array_equal(first, second))
+
+
 def total(sample: Sample) -> int:
     """How many samples there are, over all sources."""
     return int(sum(float(sample.sizes[i]) for i, _ in sample.random))
@@ -86,35 +106,32 @@ def total(sample: Sample) -> int:
 
 def _finite(i: int, source: AbstractSource | None, wanted: Wanted, key: Any) -> AbstractSource | None:
     """A source of which every sample can be looked at again."""
-    if isinstance(source, Stratified):
-        raise ValueError(
-            "inference takes rows that are independent draws, and a Stratified source draws groups apart. Give the "
-            "rows as an lx.Dataset and write the rate of a group as E[value * member] / E[member]."
-        )
     if isinstance(source, Stream):
-        if source.repeat:
-            raise ValueError(
-                "the rows of a Stream with repeat=True come again, and nothing tells how many different ones there "
-                "are. Give them as an lx.Dataset, or use repeat=False."
-            )
-        return _read(source, DRAWS if wanted.rows is None else wanted.rows)
-    if isinstance(source, Dataset) and wanted.rows is not None and wanted.rows < len(source):
-        some = jax.random.permutation(jax.random.fold_in(jax.random.fold_in(key, _SUBSET), i), len(source))[
-            : wanted.rows
-        ]
-        return Dataset(source.fetch(some))
+        once = source.one_pass() if source.repeat else source
+        return next_rows(once, DRAWS if wanted.rows is None else wanted.rows)
+    if wanted.rows is None:
+        return source
+    own = jax.random.fold_in(jax.random.fold_in(key, _SUBSET), i)
+    if isinstance(source, Stratified):
+        return some_of_each(source, wanted.rows, own)
+    if isinstance(source, Dataset) and wanted.rows < len(source):
+        return Dataset(source.fetch(jax.random.permutation(own, len(source))[: wanted.rows]))
     return source
 
 
 def _size(source: AbstractSource | None, wanted: Wanted) -> int:
     if source is None:
         return 1
+    if isinstance(source, Stratified):
+        return source.order.size
     return len(source) if isinstance(source, Dataset) else wanted.fresh
 
 
 def _feed(source: AbstractSource | None) -> AbstractFeed | None:
     if source is None:
         return None
+    if isinstance(source, Stratified):
+        return EachGroup(source)
     return AllRows(source, len(source)) if isinstance(source, Dataset) else Fresh(source)
 
 

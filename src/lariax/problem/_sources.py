@@ -166,14 +166,15 @@ class Stratified(AbstractSource):
     ('f', 'm')
     >>> gap = lx.Equal(lambda x, sample: x * (sample["income"][0] - sample["income"][1]), samples=rows)
 
-    A sample counts as many draws as it has rows. Arrays are taken as by `Dataset`.
+    A sample counts as many draws as it has rows. Arrays are taken as by `Dataset`. `order` has the numbers of the rows
+    group by group; `starts` and `sizes` say where in it a group begins and how many rows it has.
     """
 
     arrays: PyTree[Array]
     groups: tuple[Any, ...] = eqx.field(static=True)
-    _order: Int[Array, " rows"]
-    _start: Int[Array, " groups"]
-    _size: Int[Array, " groups"]
+    order: Int[Array, " rows"]
+    starts: Int[Array, " groups"]
+    sizes: Int[Array, " groups"]
 
     from_host: ClassVar[bool] = False
 
@@ -189,16 +190,16 @@ class Stratified(AbstractSource):
         names, member = np.unique(labels, return_inverse=True)
         size = np.bincount(member)
         self.groups = tuple(names.tolist())
-        self._order = jnp.asarray(np.argsort(member, kind="stable"), jnp.int32)
-        self._start = jnp.asarray(np.cumsum(size) - size, jnp.int32)
-        self._size = jnp.asarray(size, jnp.int32)
+        self.order = jnp.asarray(np.argsort(member, kind="stable"), jnp.int32)
+        self.starts = jnp.asarray(np.cumsum(size) - size, jnp.int32)
+        self.sizes = jnp.asarray(size, jnp.int32)
 
     def draw(self, key: Key[Array, ""], iterations: Int[Array, " n"], count: int) -> PyTree:
         def one_iteration(k: Array) -> Array:
             shape = (count, len(self.groups))
-            return self._start + jax.random.randint(jax.random.fold_in(key, k), shape, 0, self._size)
+            return self.starts + jax.random.randint(jax.random.fold_in(key, k), shape, 0, self.sizes)
 
-        return self._order[jax.vmap(one_iteration)(iterations)]
+        return self.order[jax.vmap(one_iteration)(iterations)]
 
     def fetch(self, ticket: PyTree) -> PyTree:
         return jax.tree.map(lambda array: array[ticket], self.arrays)
@@ -271,6 +272,10 @@ class Stream(AbstractSource):
             )
         self._batches.value.load_state_dict(state)
         return Batches(() if ended else self._batches.value, self.repeat, seen)
+
+    def one_pass(self) -> "Stream":
+        """The same rows, once."""
+        return Stream(self._batches.value)
 
     def state(self) -> Any:
         """The place as the iterable itself tells it; None: it cannot."""

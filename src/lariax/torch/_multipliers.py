@@ -1,16 +1,17 @@
 """Multipliers for a training loop that keeps its optimizer: `lariax.Multipliers`, with tensors for numbers."""
 
 import itertools
+import json
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.distributed as distributed
 from torch import Tensor
 
 from lariax.torch._constraints import AbstractConstraint, Proxy
+from lariax.torch._looks import agreed, is_sharded, processes, sizes_of
 from lariax.torch._transfer import Transfer
 from lariax.tuned import Multipliers as Core
 from lariax.tuned import ValueEstimate, next_look
@@ -29,6 +30,7 @@ class Record(NamedTuple):
 
     parts: list[tuple[str, tuple[int, ...], float | None]]  # names, shapes, variances of values; None: to be told
     looks: list[str]
+    apart: bool  # whether those were in parameters, that all processes have, not in tensors of each process
     told: dict[str, Any]  # by `update`
     spread: bool  # whether variances of the loss and of values are told
     numbers: list[Tensor]
@@ -51,9 +53,10 @@ class Multipliers:
         constraints: `Equal`, `AtMost` or `AtLeast` by name.
         steps: the number of calls that there will be, which schedules of the learning rate know too. Without it the
             rule looks ahead to twice the calls until now, which is less good.
-        parameters: of the model. With them the lengths of the gradients of loss and constraints are measured, in a few
-            calls, ever more rarely; `lagrangian(..., shared=logits)` does it with a tensor that both go through, where
-            parameters are sharded. Without either, sizes are compared by how values spread, which is less good.
+        parameters: the model, or its parameters. With them the lengths of the gradients of loss and constraints are
+            measured, in a few calls, ever more rarely; `lagrangian(..., shared=logits)` does it with a tensor that both
+            go through, where parameters are sharded. Without either, sizes are compared by how values spread, which is
+            less good.
 
     >>> import torch, lariax.torch as lt
     >>> _ = torch.manual_seed(0)
@@ -76,10 +79,11 @@ class Multipliers:
         self,
         constraints: Mapping[str, AbstractConstraint],
         steps: int | None = None,
-        parameters: Iterable[Tensor] | None = None,
+        parameters: torch.nn.Module | Iterable[Tensor] | None = None,
     ) -> None:
         self.core = Core(constraints, steps)
-        self.parameters = None if parameters is None else [p for p in parameters if p.requires_grad]
+        is_model = isinstance(parameters, torch.nn.Module)
+        self.parameters: Any = parameters if is_model or parameters is None else list(parameters)  # type: ignore[arg-type]
         self._records: list[Record] = []  # calls that the core does not know of
         self._under_way: tuple[list[Record], Transfer] | None = None  # and those that are on their way to it
         self._waits = 0  # calls that may be recorded before a multiplier moves
@@ -88,14 +92,17 @@ class Multipliers:
         self._by_update: set[str] = set()
         self._joined = False
         self._next_look = 1
+        self._blind = False  # whether gradients cannot be measured
 
     # --- a call
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # the host decides here, and gradients are taken
     def lagrangian(self, losses: Tensor, values: Mapping[str, Any], shared: Any = None) -> Tensor:
         """The loss and the weighted constraints, for `backward()`.
 
         `losses` are rows or their mean; `values` by name are rows, (rows, entries), means, or a `Proxy` of two such; of
-        a constraint with samples=None, its value. Names that are left out are not weighed in this call.
+        a constraint with samples=None, its value. Names that are left out are not weighed in this call. Where gradients
+        are off (evaluation) the call weighs and is not counted.
         """
         if self._under_way is not None:
             self._take_in()
@@ -108,8 +115,11 @@ class Multipliers:
             raise TypeError(f"losses are a tensor, one a row or their mean, found {type(losses).__name__}.")
         seen = {name: self._seen(name, given) for name, given in values.items()}
         total = self._weighed(losses, seen)
+        if not torch.is_grad_enabled():
+            return total
         self._joined = True
-        self._record(losses, seen, self._look(losses, seen, shared))
+        targets = self._targets(shared)
+        self._record(losses, seen, self._look(losses, seen, targets, shared is None), shared is None)
         return total
 
     def _weighed(self, losses: Tensor, seen: dict[str, ConstraintRows]) -> Tensor:
@@ -226,18 +236,21 @@ class Multipliers:
         return self.core.observe()
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that the next call needs, in numbers, lists and texts: `torch.load(..., weights_only=True)` reads
-        it."""
+        """Everything that the next call needs. Its entries are always the same ones, as `torch.distributed.checkpoint`
+        wants them, and the numbers are one text (JSON): any file takes them, and `torch.load(..., weights_only=True)`
+        reads them."""
         self._arrive()
         own = {"joined": self._joined, "by_update": sorted(self._by_update), "told": dict(self._told)}
-        return {**self.core.state_dict(), **own}
+        numbers = {**self.core.state_dict(), **own, "next_look": self._next_look}
+        return {"lariax": "Multipliers", "numbers": json.dumps(numbers)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was taken, to the same bits; steps stay as they are here."""
-        self.core.load_state_dict(state)
+        saved = json.loads(state["numbers"]) if "numbers" in state else state
+        self.core.load_state_dict(saved)
         self._records, self._under_way, self._weights, self._waits = [], None, {}, 0
-        self._joined = state["joined"]
-        self._by_update, self._told = set(state["by_update"]), dict(state["told"])
+        self._joined, self._next_look = saved["joined"], saved.get("next_look", next_look(self.core.calls))
+        self._by_update, self._told = set(saved["by_update"]), dict(saved["told"])
 
     # --- inside
 
@@ -251,25 +264,18 @@ class Multipliers:
         has_rows = value.ndim > 0 and not self.core.kinds[name].exact
         return ConstraintRows(value.detach(), slope, has_rows)
 
-    def _look(self, losses: Tensor, seen: dict[str, ConstraintRows], shared: Any) -> dict[str, list[Tensor]]:
+    def _look(
+        self, losses: Tensor, seen: dict[str, ConstraintRows], targets: list[Tensor] | None, apart: bool
+    ) -> dict[str, list[Tensor]]:
         """Products of gradients of two halves and squares of those of the whole, of the objective and of each name."""
         call = self.core.calls + len(self._records) + 1
-        targets = shared if shared is not None else self.parameters
-        if targets is None:
-            self.core._say(
-                "alone",
-                "neither parameters= nor shared= is given: the sizes of loss and constraints are compared by how their "
-                "values spread, which is less good than by their gradients.",
-            )
-            return {}
-        if call < self._next_look or not losses.requires_grad:
+        if targets is None or call < self._next_look or not losses.requires_grad:
             return {}
         self._next_look = next_look(call)
-        targets = [targets] if isinstance(targets, Tensor) else list(targets)
         try:
-            return self._looked(losses, seen, targets, apart=shared is None)
+            return self._looked(losses, seen, targets, apart)
         except RuntimeError as reason:  # graphs of compiled models can be used once only
-            self.parameters = None
+            self._blind = True
             self.core._say(
                 "alone",
                 f"gradients could not be taken apart ({str(reason).splitlines()[0]}): sizes are compared by how values "
@@ -277,22 +283,43 @@ class Multipliers:
             )
             return {}
 
+    def _targets(self, shared: Any) -> list[Tensor] | None:
+        """In what gradients are measured; the parameters as they are now."""
+        if self._blind:
+            return None
+        if shared is not None:
+            return [shared] if isinstance(shared, Tensor) else list(shared)
+        own = self.parameters
+        found = [p for p in (own.parameters() if isinstance(own, torch.nn.Module) else own or []) if p.requires_grad]
+        if found and not any(map(is_sharded, found)):
+            return found
+        self._blind = True
+        self.core._say(
+            "alone",
+            f"{'the parameters are sharded' if found else 'neither parameters= nor shared= is given'}: the sizes of "
+            "loss and constraints are compared by how their values spread, which is less good than by their gradients. "
+            "lagrangian(..., shared=logits) takes a tensor that both go through.",
+        )
+        return None
+
     def _looked(
         self, losses: Tensor, seen: dict[str, ConstraintRows], targets: list[Tensor], apart: bool
     ) -> dict[str, list[Tensor]]:
-        objective = _sizes(losses if losses.ndim else None, losses.mean(), targets, apart)
+        objective = sizes_of(losses if losses.ndim else None, losses.mean(), targets, apart, needed=True)
         found = {}
         for name, each in seen.items():
             if not each.slope.requires_grad:
                 continue
             flat = each.slope.reshape(len(each.slope) if each.has_rows else 1, -1)
             column = flat[:, self.core.looks(name) % max(flat.shape[1], 1)]  # of several, each in its turn
-            own = _sizes(column if each.has_rows else None, column.mean(), targets, apart)
+            own = sizes_of(column if each.has_rows else None, column.mean(), targets, apart)
             found[name] = [objective[0], own[0], objective[1], own[1]]
         return found
 
-    def _record(self, losses: Tensor, seen: dict[str, ConstraintRows], looks: dict[str, list[Tensor]]) -> None:
-        spread = self.parameters is None and losses.ndim > 0 and losses.shape[0] > 1 and not looks
+    def _record(
+        self, losses: Tensor, seen: dict[str, ConstraintRows], looks: dict[str, list[Tensor]], apart: bool
+    ) -> None:
+        spread = self._blind and losses.ndim > 0 and losses.shape[0] > 1 and not looks
         parts: list[tuple[str, tuple[int, ...], float | None]] = []
         numbers = [losses.detach().var() / len(losses)] if spread else []
         for name, each in seen.items():
@@ -310,7 +337,7 @@ class Multipliers:
         for found in looks.values():
             numbers += found
         told, self._told = self._told, {}
-        self._records.append(Record(parts, list(looks), told, spread, numbers))
+        self._records.append(Record(parts, list(looks), apart, told, spread, numbers))
         if self._waits > 0 and not told:
             self._waits -= 1
         else:
@@ -320,8 +347,8 @@ class Multipliers:
         """What has been recorded is on its way to the core; from a GPU it arrives at the next call."""
         records, self._records = self._records, []
         numbers = [number for record in records for number in record.numbers]
-        if _processes() > 1:
-            numbers = _agreed(numbers, [kind for record in records for kind in _variances(record)])
+        if processes() > 1:
+            numbers = agreed(numbers, [kind for record in records for kind in _variances(record)])
         joined = torch.cat([number.reshape(-1) for number in numbers]) if numbers else torch.zeros(0)
         self._under_way = records, Transfer(joined)
         if joined.device.type == "cpu":
@@ -376,50 +403,13 @@ class Multipliers:
         self.core.advance({**values, **{name: (pair[0], pair[1]) for name, pair in record.told.items()}}, noise)
 
 
-def _sizes(rows: Tensor | None, whole: Tensor, targets: list[Tensor], apart: bool) -> tuple[Tensor, Tensor]:
-    """(product of the gradients of two halves, square of the whole's); both the square, where there are no halves."""
-    if rows is None or len(rows) < 2 or not apart:
-        gradient = _gradient(whole, targets)
-        square = _dot(gradient, gradient)
-        return square, square
-    first, second = (_gradient(half.mean(), targets) for half in rows.chunk(2))
-    product = _dot(first, second)
-    return product, (_dot(first, first) + _dot(second, second) + 2 * product) / 4
-
-
-def _gradient(of: Tensor, targets: list[Tensor]) -> list[Tensor | None]:
-    return list(torch.autograd.grad(of, targets, retain_graph=True, allow_unused=True))
-
-
-def _dot(one: list[Tensor | None], other: list[Tensor | None]) -> Tensor:
-    pairs = [(a, b) for a, b in zip(one, other, strict=True) if a is not None and b is not None]
-    if not pairs:
-        return torch.zeros(())
-    return torch.stack([torch.sum(a.float() * b.float()) for a, b in pairs]).sum()
-
-
-def _processes() -> int:
-    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
-
-
 def _variances(record: Record) -> list[bool]:
-    """Which numbers of a record are variances of means."""
+    """Which numbers of a record are variances of means, or squares of gradients in rows: of a batch that is as many
+    times larger, both are as many times smaller."""
     kinds = [True] if record.spread else []
     for _, _, known in record.parts:
         kinds += [True, False] if known is None else [False]
-    return kinds + [False] * (4 * len(record.looks))
-
-
-def _agreed(numbers: list[Tensor], variances: list[bool]) -> list[Tensor]:
-    """Means over all processes, each with its part of the batch; the variance of a mean falls with their number."""
-    joined = torch.cat([each.double().reshape(-1) for each in numbers])
-    count = _processes()
-    distributed.all_reduce(joined)
-    split = (joined / count).split([each.numel() for each in numbers])
-    return [
-        part.reshape(each.shape) / (count if is_variance else 1)
-        for part, each, is_variance in zip(split, numbers, variances, strict=True)
-    ]
+    return kinds + [not record.apart] * (4 * len(record.looks))
 
 
 def _shaped(number: Any, shape: tuple[int, ...]) -> Any:

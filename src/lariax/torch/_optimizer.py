@@ -10,8 +10,10 @@ from torch import Tensor
 from lariax.torch import _kernels
 from lariax.torch._constraints import AbstractConstraint, Constraints
 from lariax.torch._indexed import IndexedMultipliers
+from lariax.torch._looks import is_sharded
 from lariax.torch._passes import Closure, Passes, Space, Vector, precision_of
 from lariax.torch._proximal import Proximal, is_separable, proximal_of
+from lariax.torch._saving import TEXT, bound, numbers_of, packed, vectors_of
 
 OBJECTS = ("within", "regularizer")  # entries of a group that are not saved
 KEYS = {"params", "param_names", "name", "lr", "initial_lr", *OBJECTS}
@@ -45,20 +47,39 @@ class AbstractConstrained(torch.optim.Optimizer):
         if population is not None and population < 2:
             raise ValueError(f"population is the number of rows that batches are drawn from, found {population}.")
         super().__init__(params, {"lr": lr, "within": None, "regularizer": None})
-        trained = [p for group in self.param_groups for p in group["params"]]
-        _check(trained, self.param_groups, adaptive_metric)
-        dtype = precision_of(trained)
-        self.space = Space(trained, dtype)
-        self.constraints = Constraints(constraints, dtype, trained[0].device)
-        self.passes = Passes(self.space, self.constraints, model)
-        self.population, self.adaptive_metric = population, adaptive_metric
-        self.proximals: list[Proximal | None] = [proximal_of(group) for group in self.param_groups]
+        self.model, self.population, self.adaptive_metric = model, population, adaptive_metric
         self.previous: list[Tensor] = []
-        self.sure = torch.ones((), dtype=torch.bool, device=trained[0].device)
-        self.low = [i for i, p in enumerate(trained) if torch.finfo(p.dtype).bits < 32]
         self.exact: dict[int, Tensor] = {}  # parameters of low precision with their long tail, by number
-        self.indexed = IndexedMultipliers(self.passes, dtype, trained[0].device)
         self.calls = 0
+        self.stated = constraints
+        self._settle()
+
+    def _settle(self) -> None:
+        """Everything that depends on what the parameters are, and where."""
+        trained = self._trained()
+        _check(trained, self.param_groups, self.adaptive_metric)
+        dtype, device = precision_of(trained), trained[0].device
+        self.space = Space(trained, dtype)
+        self.constraints = Constraints(self.stated, dtype, device)
+        self.passes = Passes(self.space, self.constraints, self.model)
+        self.proximals: list[Proximal | None] = [proximal_of(group) for group in self.param_groups]
+        self.sure = torch.ones((), dtype=torch.bool, device=device)
+        self.low = [i for i, p in enumerate(trained) if torch.finfo(p.dtype).bits < 32]
+        self.indexed = IndexedMultipliers(self.passes, dtype, device)
+
+    def _trained(self) -> list[Tensor]:
+        """The parameters as the groups have them now: wrappers may move or replace them."""
+        return [p for group in self.param_groups for p in group["params"]]
+
+    def _look_up(self) -> None:
+        """Before a call."""
+        trained = self._trained()
+        others = any(a is not b for a, b in zip(trained, self.space.params, strict=True))
+        if self.calls == 0 and (others or trained[0].device != self.constraints.device):
+            self._settle()
+        elif others:
+            _check(trained, self.param_groups, self.adaptive_metric)
+            self.space.params, self.passes.params = trained, tuple(trained)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if hasattr(self, "space"):
@@ -74,13 +95,32 @@ class AbstractConstrained(torch.optim.Optimizer):
         """One iteration on a fresh batch; returns the mean loss at the current parameters.
 
         `closure(batch)` returns (loss, {name: values, ...}) with a value for each row, and is called several times.
+        Where a wrapper lets one argument through, give `functools.partial(closure, batch)`. Without arguments, and
+        gradients of zero, a new optimizer only makes room for its state: tools that save and load states do that.
         """
+        closure, batch = bound(closure, batch, MISSING)
+        if closure is None and batch is MISSING and self._is_new():
+            self._show([p.detach().clone() for p in self._trained()])
+            return torch.zeros(())
         if not callable(closure) or batch is MISSING:
             raise TypeError(
-                "step(closure, batch) wants the batch, and a function of it that returns (loss, {name: values, ...}). "
-                "The optimizer calls it, and takes gradients itself: no zero_grad() and no backward()."
+                "step(closure, batch) wants the batch, and a function of it that returns (loss, {name: values, ...}); "
+                "within a wrapper that takes one argument, step(functools.partial(closure, batch)). The optimizer "
+                "takes gradients itself: no zero_grad() and no backward(). Where others call step(), use "
+                "lt.Multipliers with any optimizer."
             )
+        self._look_up()
         return self._step(closure, batch)
+
+    def _is_new(self) -> bool:
+        """Whether nothing has been seen, and gradients are zero, as tools set them that want a state to be there."""
+        gradients = [p.grad for p in self._trained()]
+        return self.calls == 0 and not self.state and all(g is not None and not bool(g.any()) for g in gradients)
+
+    def _show(self, previous: list[Tensor]) -> None:
+        """State by parameter, for torch's tools."""
+        for p, own in zip(self._trained(), previous, strict=True):
+            self.state[p] = {"previous": own}
 
     def _step(self, closure: Closure, batch: Any) -> Tensor:
         raise NotImplementedError
@@ -93,11 +133,15 @@ class AbstractConstrained(torch.optim.Optimizer):
     def _named_multipliers(self) -> dict[str, Tensor]:
         raise NotImplementedError
 
-    def _export(self) -> dict[str, Any]:
-        """The method's own state: tensors, numbers, and lists and dictionaries of them."""
+    def _vectors(self) -> dict[str, Vector | None]:
+        """The method's own vectors like the parameters; None or empty: not there yet."""
         raise NotImplementedError
 
-    def _import(self, saved: dict[str, Any]) -> None:
+    def _export(self) -> dict[str, Any]:
+        """The rest of its state: tensors, numbers, and lists and dictionaries of them."""
+        raise NotImplementedError
+
+    def _import(self, saved: dict[str, Any], vectors: dict[str, Vector]) -> None:
         raise NotImplementedError
 
     def _check_population(self, rows: int) -> None:
@@ -132,6 +176,7 @@ class AbstractConstrained(torch.optim.Optimizer):
         params, targets = self.space.params, self._targets()
         if not self.previous:
             self.previous = [torch.empty_like(p) for p in params]
+            self._show(self.previous)
         if not self.space.flat and fresh is not None and stale is not None:
             self._fused(fresh, stale, estimate, scaling, self.sure, [momentum, *2 * self._steps(step_size)])
         else:
@@ -209,43 +254,64 @@ class AbstractConstrained(torch.optim.Optimizer):
         return {**own, **super().__getstate__()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that the next call needs, the state of torch's random numbers included. Tensors, numbers and texts
-        only: `torch.load(..., weights_only=True)` reads it."""
+        """Everything that the next call needs, the state of torch's random numbers included: vectors by parameter, and
+        all numbers as a text in the first group. `torch.load(..., weights_only=True)` reads it."""
         groups = super().state_dict()["param_groups"]
-        return {
-            "state": {},
-            "param_groups": [{k: v for k, v in group.items() if k not in OBJECTS} for group in groups],
-            "lariax": {
-                "method": type(self).__name__,
-                "calls": self.calls,
-                "process": [self.passes.rank, self.passes.processes],
-                "shapes": {name: list(shape) for name, shape in self.constraints.shapes.items()},
-                "previous": [p.clone() for p in self.previous],
-                "exact": {i: p.clone() for i, p in self.exact.items()},
-                "random": self.passes.random_state(),
-                **self.indexed.export(),
-                **self._export(),
-            },
+        groups = [{k: v for k, v in group.items() if k not in OBJECTS} for group in groups]
+        vectors = {name: self.space.views(v) for name, v in self._vectors().items() if v}
+        numbers = {
+            "method": type(self).__name__,
+            "calls": self.calls,
+            "process": [self.passes.rank, self.passes.processes],
+            "shapes": {name: list(shape) for name, shape in self.constraints.shapes.items()},
+            "kinds": [(list(p.shape), str(p.dtype)) for p in self.space.params],
+            "vectors": ["previous", *vectors] if self.previous else [],
+            "exact": sorted(self.exact),
+            "random": self.passes.random_state(),
+            **self.indexed.export(),
+            **self._export(),
         }
+        groups[0][TEXT] = packed(numbers)
+        return {"state": self._by_parameter(vectors) if self.state else {}, "param_groups": groups}
+
+    def _by_parameter(self, vectors: dict[str, list[Tensor]]) -> dict[int, dict[str, Tensor]]:
+        """Every entry that there may ever be, so that states of all times fit on each other."""
+        found = {}
+        for i, p in enumerate(self.space.params):
+            parts = {name: vectors[name][i] if name in vectors else None for name in self._vectors()}
+            if i in self.low:
+                parts["exact"] = self.exact.get(i)
+            found[i] = {
+                name: torch.zeros_like(p, dtype=self.space.dtype) if part is None else part.clone()
+                for name, part in parts.items()
+            }
+            found[i]["previous"] = self.previous[i].clone() if self.previous else p.detach().clone()
+        return found
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue where `state_dict` was taken, random numbers included; the model's own state is loaded apart."""
-        saved = state_dict.get("lariax", {})
+        saved = numbers_of(state_dict)
         if saved.get("method") != type(self).__name__:
             raise ValueError(
                 f"the state is of {saved.get('method', 'another optimizer')}, and this is a {type(self).__name__}."
             )
+        self._look_up()
         self._check_state(saved)
         objects = [{key: group[key] for key in OBJECTS} for group in self.param_groups]
-        super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
+        groups = [{k: v for k, v in group.items() if k != TEXT} for group in state_dict["param_groups"]]
+        super().load_state_dict({"state": {}, "param_groups": groups})
         for group, kept in zip(self.param_groups, objects, strict=True):
             group.update(kept)
         self.calls = saved["calls"]
         self.constraints.restore({name: tuple(shape) for name, shape in saved["shapes"].items()})
-        self.previous = [self._here(p) for p in saved["previous"]]
-        self.exact = {i: self._here(p) for i, p in saved["exact"].items()}
+        vectors = vectors_of(state_dict, saved["vectors"])
+        self.previous = [self._here(p) for p in vectors.pop("previous", [])]
+        if state_dict["state"]:
+            self._show(self.previous or [p.detach().clone() for p in self.space.params])
+        tails = vectors_of(state_dict, ["exact"])["exact"] if saved["exact"] else []
+        self.exact = {i: self._here(tails[i]) for i in saved["exact"]}
         self.indexed.load(saved, self._here)
-        self._import(saved)
+        self._import(saved, {name: self.space.pack([self._here(p) for p in v]) for name, v in vectors.items()})
         self.passes.set_random_state(saved["random"])
 
     def _here(self, saved: Tensor) -> Tensor:
@@ -260,9 +326,10 @@ class AbstractConstrained(torch.optim.Optimizer):
                 "order."
             )
         self.indexed.check(saved)
-        kinds = [[(tuple(p.shape), str(p.dtype)) for p in params] for params in (saved["previous"], self.space.params)]
-        if kinds[0] and kinds[0] != kinds[1]:
-            raise ValueError(f"the state is of parameters {kinds[0]}, and these are {kinds[1]}.")
+        own_kinds = [(tuple(p.shape), str(p.dtype)) for p in self.space.params]
+        kinds = [(tuple(shape), dtype) for shape, dtype in saved["kinds"]]
+        if saved["calls"] and kinds != own_kinds:
+            raise ValueError(f"the state is of parameters {kinds}, and these are {own_kinds}.")
         process = [self.passes.rank, self.passes.processes]
         if saved["process"] != process:
             raise ValueError(
@@ -276,6 +343,11 @@ def _check(params: list[Tensor], groups: list[dict[str, Any]], adaptive_metric: 
         raise ValueError(
             f"{sum(not p.requires_grad for p in params)} of {len(params)} parameters require no gradient. Pass those "
             "that are to be trained, or the model itself."
+        )
+    if any(map(is_sharded, params)):
+        raise NotImplementedError(
+            "the parameters are sharded (FSDP, tensor parallelism), which these optimizers do not support: use "
+            "lt.Multipliers with any optimizer."
         )
     other = sorted({str(p.dtype) for p in params if not p.is_floating_point()})
     if other:

@@ -217,16 +217,14 @@ class QuadraticPenalty(AbstractConstrained):
         now = self.schedule.at(max(self.calls, 1))
         return {**now, "step_size": now["step_size"] * self.lr}
 
-    def _export(self) -> dict[str, Any]:
-        copies = {
-            "estimate": [part.clone() for part in self.estimate],
-            "squares": [part.clone() for part in self.squares],
-        }
-        return {**copies, "tracked": dict(self.tracked)}
+    def _vectors(self) -> dict[str, Vector | None]:
+        return {"estimate": self.estimate, "squares": self.squares}
 
-    def _import(self, saved: dict[str, Any]) -> None:
-        self.estimate = [self._here(part) for part in saved["estimate"]]
-        self.squares = [self._here(part) for part in saved["squares"]]
+    def _export(self) -> dict[str, Any]:
+        return {"tracked": dict(self.tracked)}
+
+    def _import(self, saved: dict[str, Any], vectors: dict[str, Vector]) -> None:
+        self.estimate, self.squares = vectors.get("estimate", []), vectors.get("squares", [])
         self.tracked = {name: self._here(value) for name, value in saved["tracked"].items()}
 
 

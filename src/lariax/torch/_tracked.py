@@ -405,32 +405,27 @@ class TrackedLagrangian(AbstractConstrained):
             {} if s is None or self.rules is None else self.constraints.values_by_name(self.rules.sent(s.constraints))
         )
 
+    def _vectors(self) -> dict[str, Vector | None]:
+        return {"estimate": self.estimate, "metric": self.metric}
+
     def _export(self) -> dict[str, Any]:
         s = self.current()
         return {
-            "estimate": [part.clone() for part in self.estimate],
-            "metric": self.metric,
             "adaptive_metric": self.adaptive_metric,
             "rule": s and leaves_of(s),
             "recent": [plain(batch) for batch in self.recent],
             "devices": [devices_of(batch) for batch in self.recent],
             "rhythm": [self.rows, self.start, self.window, self.next_refresh],
-            "moved": list(self.moved),
+            "moved": [None if number is None else float(number) for number in self.moved],
         }
 
     def _check_state(self, saved: dict[str, Any]) -> None:
-        if "rule" not in saved:
-            raise ValueError(
-                "the state is of an earlier version of Lariax, which alone can load it. Go on there, or make a new "
-                "optimizer for the parameters as they are."
-            )
         super()._check_state(saved)
         if saved["rule"] and saved["adaptive_metric"] != self.adaptive_metric:
             raise ValueError("the state was saved with another adaptive_metric: make the optimizer with the same.")
 
-    def _import(self, saved: dict[str, Any]) -> None:
-        self.estimate = [self._here(part) for part in saved["estimate"]]
-        self.metric = saved["metric"] and [self._here(part) for part in saved["metric"]]
+    def _import(self, saved: dict[str, Any], vectors: dict[str, Vector]) -> None:
+        self.estimate, self.metric = vectors.get("estimate", []), vectors.get("metric")
         self.recent = [on_devices(*each) for each in zip(saved["recent"], saved["devices"], strict=True)]
         self.rows, self.start, self.window, self.next_refresh = saved["rhythm"]
         self.moved = Move(*saved["moved"])

@@ -274,7 +274,9 @@ class Multipliers:
         for name, state in self._pressures.items():
             worst = int(np.argmax(state.level if self.constraints[name].inequality else np.abs(state.level)))
             seen[f"{name}/multiplier"] = float(np.ravel(self[name])[worst])
-            seen[f"{name}/value"] = float(np.ravel(self.values[name].level)[worst])
+            value = self.values[name]
+            seen[f"{name}/value"] = float(np.ravel(value.level)[worst])
+            seen[f"{name}/standard_error"] = float(np.ravel(value.standard_error)[worst])
             seen[f"{name}/violation_ahead"] = float(np.ravel(state.ahead)[worst])
             seen[f"{name}/standard_error_ahead"] = float(np.ravel(state.deviation)[worst])
             seen[f"{name}/unit"] = float(np.ravel(self._unit(name))[0])
