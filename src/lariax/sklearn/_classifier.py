@@ -67,8 +67,10 @@ class _Classifier(ClassifierMixin, BaseEstimator):
         check_confidence(self.confidence)
         if not (is_number(self.C) and self.C > 0):
             raise ValueError(f"C must be positive, found {self.C!r}.")
-        if not (is_number(self.kept) and 0 < self.kept < 1):
-            raise ValueError(f"kept is a share of the rows, above 0 and below 1, found {self.kept!r}.")
+        if not isinstance(self.hidden, tuple | list) or not all(is_number(w, int) and w > 0 for w in self.hidden):
+            raise ValueError(f"hidden takes the widths of the hidden layers, such as (64, 32), found {self.hidden!r}.")
+        if self.kept is not None and not (is_number(self.kept) and 0 < self.kept < 1):
+            raise ValueError(f"kept is a share of the rows, above 0 and below 1, or None, found {self.kept!r}.")
         return self._limits()
 
     def _fitted(
@@ -94,12 +96,17 @@ class _Classifier(ClassifierMixin, BaseEstimator):
         own = compute_sample_weight(self.class_weight, y[used]) if self.class_weight is not None else 1.0
         rows = Rows(X[used], codes, weight[used] * own, weight[used])
         asked = Asked(self.promise, self.confidence, self.kept, self._objective)
-        outcome = settled(rows, plan, self._trainer(), asked, check_random_state(self.random_state))
+        random = check_random_state(self.random_state)
+        outcome = settled(rows, plan, self._trainer(random), asked, random)
         self._take(outcome, plan)
         return self
 
-    def _trainer(self) -> Trainer:
-        return LinearTrainer(self.C)
+    def _trainer(self, random: np.random.RandomState) -> Trainer:
+        if not self.hidden:
+            return LinearTrainer(float(self.C))
+        from lariax.sklearn._network import NetworkTrainer  # JAX is slow to import, and linear models do without
+
+        return NetworkTrainer(tuple(self.hidden), float(self.C), int(random.randint(2**31 - 1)))
 
     def _take(self, outcome: Outcome, plan: Plan) -> None:
         """Set what the estimator shows, and say so if the promise could not be made."""
@@ -112,7 +119,7 @@ class _Classifier(ClassifierMixin, BaseEstimator):
         )
         names = dict.fromkeys(row.name for row in plan.rows)
         at = {name: [i for i, row in enumerate(plan.rows) if row.name == name] for name in names}
-        self.multipliers_ = {name: outcome.model.multipliers[numbers] for name, numbers in at.items()}
+        self.multipliers_ = {name: outcome.multipliers[numbers] for name, numbers in at.items()}
         self.history_ = {
             "loss": np.asarray([model.loss for model in outcome.models]),
             "iterations": np.asarray([model.iterations for model in outcome.models]),
@@ -124,16 +131,33 @@ class _Classifier(ClassifierMixin, BaseEstimator):
                 raise PromiseError(outcome.message)
             warn(outcome.message)
 
+    def _part(self, linear: str, network: str, name: str) -> Any:
+        check_is_fitted(self, "status_")
+        for part in (linear, network):
+            if part and hasattr(self._model, part):
+                return getattr(self._model, part)
+        kind = "a network: see coefs_ and intercepts_" if self.hidden else "linear: see coef_ and intercept_"
+        raise AttributeError(f"{name} is not there: the model is {kind}.")
+
     @property
     def coef_(self) -> np.ndarray:
         """Of a linear model: (1, features) for two classes, else (classes, features)."""
-        check_is_fitted(self, "classes_")
-        return np.ascontiguousarray(self._model.coef.T)
+        return np.ascontiguousarray(self._part("coef", "", "coef_").T)
 
     @property
     def intercept_(self) -> np.ndarray:
-        check_is_fitted(self, "classes_")
-        return np.asarray(self._model.intercept)
+        """Of a linear model."""
+        return np.asarray(self._part("intercept", "", "intercept_"))
+
+    @property
+    def coefs_(self) -> list[np.ndarray]:
+        """Of a network: the weights of each layer, on scaled inputs."""
+        return list(self._part("", "weights", "coefs_"))
+
+    @property
+    def intercepts_(self) -> list[np.ndarray]:
+        """Of a network: the biases of each layer."""
+        return list(self._part("", "biases", "intercepts_"))
 
     def _scores(self, X: Any) -> np.ndarray:
         check_is_fitted(self, "status_")
@@ -175,7 +199,7 @@ class ConstrainedClassifier(_Classifier):
         confidence: float = 0.95,
         *,
         C: float = 1.0,
-        kept: float = 0.5,
+        kept: float | None = None,
         class_weight: Any = None,
         raise_on_failure: bool = False,
         random_state: Any = None,
@@ -205,7 +229,7 @@ class NeymanPearsonClassifier(_Classifier):
         confidence: float = 0.95,
         *,
         C: float = 1.0,
-        kept: float = 0.5,
+        kept: float | None = None,
         class_weight: Any = None,
         raise_on_failure: bool = False,
         random_state: Any = None,
