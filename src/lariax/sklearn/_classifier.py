@@ -22,7 +22,18 @@ from lariax.utils import check_among, check_confidence, is_number, warn
 
 
 class PromiseError(RuntimeError):
-    """The constraints could not be promised, and `raise_on_failure=True` asked for an exception."""
+    """The constraints could not be promised, and `raise_on_failure=True` asked for an exception.
+
+    >>> import lariax.sklearn as ls
+    >>> from sklearn.datasets import make_classification
+    >>> X, y = make_classification(2000, n_features=5, class_sep=2.0, flip_y=0.0, random_state=0)
+    >>> out_of_reach = {"recall": ls.at_least(0.999), "false_alarm": ls.at_most(0.001)}
+    >>> try:
+    ...     ls.ConstrainedClassifier(out_of_reach, raise_on_failure=True, random_state=0).fit(X, y)
+    ... except ls.PromiseError:
+    ...     print("not promised")
+    not promised
+    """
 
 
 class _Classifier(ClassifierMixin, BaseEstimator):
@@ -189,7 +200,15 @@ class _Classifier(ClassifierMixin, BaseEstimator):
 
 
 class ConstrainedClassifier(_Classifier):
-    """A classifier under constraints on its rates, which hold on new data with the confidence that is asked for."""
+    """A classifier under constraints on its rates, which hold on new data with the confidence that is asked for.
+
+    >>> import lariax.sklearn as ls
+    >>> from sklearn.datasets import make_classification
+    >>> X, y = make_classification(2000, n_features=5, class_sep=2.0, flip_y=0.0, random_state=0)
+    >>> model = ls.ConstrainedClassifier({"recall": ls.at_least(0.8)}, random_state=0).fit(X, y)
+    >>> model.status_
+    'promised'
+    """
 
     def __init__(
         self,
@@ -219,7 +238,15 @@ class ConstrainedClassifier(_Classifier):
 
 
 class NeymanPearsonClassifier(_Classifier):
-    """The fewest misses at a bounded rate of false alarms, which holds on new data."""
+    """The fewest misses at a bounded rate of false alarms, which holds on new data.
+
+    >>> import lariax.sklearn as ls
+    >>> from sklearn.datasets import make_classification
+    >>> X, y = make_classification(2000, n_features=5, class_sep=2.0, flip_y=0.0, random_state=0)
+    >>> model = ls.NeymanPearsonClassifier(max_false_alarm=0.2, random_state=0).fit(X, y)
+    >>> model.status_
+    'promised'
+    """
 
     def __init__(
         self,
