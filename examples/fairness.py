@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 import lariax as lx
 from lariax import gallery, report, runs
 from lariax.certificate import SAYS
 from lariax.compilation import keep_programs
+from lariax.utils import narrow_table
 
 PROMISED = 0.02  # a gap between the rates at which women and men are accepted
 AIM = 0.005  # lower by more than the half-width of an interval from 16,281 rows, about 0.01
@@ -56,10 +56,9 @@ def main():
         f"[bold]{promise.title}[/]: from the census data of 32,561 people, who earns much? Women and men are to be "
         f"accepted at rates that differ by at most {PROMISED}. The answer is tested on 16,281 others.\n"
     )
-    table = Table(
-        *("", "rows", "gap of acceptance", f"at most {PROMISED}?", "accuracy", "area under ROC", "loss"),
+    table = narrow_table(
+        *("", "rows", "gap of acceptance", f"<= {PROMISED}?", "accuracy", "AUC", "loss"),
         title="Certified on all training rows (exactly) and on test rows (95 % intervals)",
-        title_justify="left",
     )
     saved = []
     for name, case in zip(("free", "fair"), others, strict=True):

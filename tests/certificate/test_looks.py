@@ -62,8 +62,16 @@ def test_without_a_tolerance_the_certificate_waits_until_asked(problem):
     result = lx.solve(problem, jnp.zeros(2), iterations=3000)
     assert result.certified is None
     assert result.certificate is result.certificate
-    assert not result.success
+    assert result.certificate.fault is None
+    assert result.success
     assert result.certificate.confidence == 0.95
+
+
+def test_a_budget_that_was_too_small_is_no_success(problem):
+    result = lx.solve(problem, jnp.array([5.0, -5.0]), iterations=2)
+    assert result.status == "budget"
+    assert result.certificate.fault in ("infeasible", "not stationary")
+    assert not result.success
 
 
 def test_where_looks_cannot_be(problem):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 
 import numpy as np
@@ -30,6 +31,10 @@ number = 3
 
 def pair():
     return problem, x0
+
+
+far = {"sum": lx.AtMost(problem.objective, 9.0)}
+slack = lx.Problem(problem.objective, samples=problem.samples, constraints=far), x0
 
 
 def broken():
@@ -71,7 +76,7 @@ def solved(place):
         outcome = CliRunner().invoke(
             app, ["solve", "mine.py:pair", *CHEAP, "--iterations", "200", "--json"], catch_exceptions=False
         )
-    assert outcome.exit_code == 0, outcome.stderr
+    assert outcome.exit_code == 3, outcome.stderr  # a method with a constant step does not meet an equation exactly
     return json.loads(outcome.stdout)
 
 
@@ -96,8 +101,20 @@ class TestSolve:
         outcome = lariax("solve", "mine.py", *CHEAP, "--iterations", 100, "--tolerance", 1e-12, code=3)
         assert "stationarity" in outcome.stdout
         assert "Report  runs/problem-1/report.html" in outcome.stdout
+        assert re.search(r"^ x +\[0\.\d+, 0\.\d+\] *$", outcome.stdout, re.MULTILINE)
+        assert re.search(r"^ multiplier +sum +\d\.\d+ *$", outcome.stdout, re.MULTILINE)
+        assert "`lariax solve mine.py:problem --resume runs/problem-1 --iterations N`" in outcome.stdout
         assert "\x1b" not in outcome.stdout + outcome.stderr, "no colours and no bars into a pipe"
         assert outcome.stderr == ""
+
+    def test_what_is_violated_is_not_as_asked(self, lariax, place):
+        """Two iterations are not enough for the equation, though the budget was spent as planned."""
+        outcome = lariax("solve", "mine.py:pair", *CHEAP, "--iterations", 2, "--json", code=3)
+        found = json.loads(outcome.stdout)
+        assert (found["status"], found["success"]) == ("budget", False)
+        assert found["certificate"]["constraints"]["sum"]["holds"] == "violated"
+        slack = lariax("solve", "mine.py:slack", *CHEAP, "--iterations", 50)
+        assert "yes, surely" in slack.stdout
 
     def test_ctrl_c_keeps_what_there_is(self, lariax, place, monkeypatch):
         def stop(self, iteration, record):
@@ -114,13 +131,13 @@ class TestSolve:
     def test_resume(self, lariax, place):
         """A run in two parts, the second in a process that knows nothing of the first, is the run in one."""
         options = [*CHEAP, "--record-every", 10]
-        lariax("solve", "mine.py:pair", *options, "--iterations", 60, "--folder", "parts")
+        lariax("solve", "mine.py:pair", *options, "--iterations", 60, "--folder", "parts", code=3)
         (place / "parts" / "run.json").unlink()  # as if it had been killed
         assert "--resume parts` goes on" in lariax("report", "parts", code=4).stderr.replace("\n", " ")
         told = " ".join(lariax("solve", "--resume", "parts", code=2).stderr.split())
         assert "lariax solve mine.py:pair --resume parts" in told
-        lariax("solve", "mine.py:pair", "--resume", "parts", "--iterations", 40)
-        lariax("solve", "mine.py:pair", *options, "--iterations", 100, "--folder", "whole")
+        lariax("solve", "mine.py:pair", "--resume", "parts", "--iterations", 40, code=3)
+        lariax("solve", "mine.py:pair", *options, "--iterations", 100, "--folder", "whole", code=3)
         parts, whole = runs.load(place / "parts"), runs.load(place / "whole")
         np.testing.assert_array_equal(parts.x["x"], whole.x["x"])
         np.testing.assert_array_equal(parts.history[("objective",)], whole.history[("objective",)])
@@ -158,7 +175,7 @@ WRONG = {
     "no x0": (["solve", "blank.py"], 2, "has no x0"),
     "x0 that is no array": (["solve", "blank.py", "--x0", "mine.py"], 2, "takes a .npy file"),
     "not a problem": (["solve", "mine.py:number"], 2, "must be an lx.Problem"),
-    "a function that fails": (["solve", "mine.py:broken"], 1, "line 21, in broken: return 1 / 0"),
+    "a function that fails": (["solve", "mine.py:broken"], 1, "line 25, in broken: return 1 / 0"),
     "an objective that fails": (["solve", "mine.py:unsound", "--seconds", "1"], 1, "in <lambda>: unsound"),
     "unknown method": (["solve", "mine.py", "--method", "QuadraticPenality"], 2, "Did you mean 'QuadraticPenalty'"),
     "code as a method": (["solve", "mine.py", "--method", "__import__('os')"], 2, "takes a name, or name(setting"),
@@ -207,6 +224,7 @@ class TestRuns:
         certificate = json.loads(outcome.stdout)
         assert certificate["tolerance"] == 0.5
         assert runs.load(folder).certificate.verdict == certificate["verdict"]
+        assert certificate["verdict"] in (folder / "report.html").read_text().replace("&#x27;", "'")
         lariax("certify", solved["folder"], "--problem", "mine.py:pair", "--tolerance", 1e-9, code=3)
 
     def test_certify_with_another_problem(self, lariax, solved):
@@ -234,7 +252,7 @@ class TestRuns:
 
     def test_compare(self, lariax, solved):
         text = lariax("compare", solved["folder"], solved["folder"]).stdout
-        assert text.count("pair-1") == 4
+        assert text.count("pair-1") == 2 * (1 + 3 + 1)  # how it ended, three measures, one constraint
         both = json.loads(lariax("compare", solved["folder"], solved["folder"], "--json").stdout)["runs"]
         assert both[0]["certificate"]["constraints"].keys() == {"sum"}
 

@@ -1,14 +1,16 @@
 """Which bits are equal under what: the table of docs/survival.md, row by row.
 
 The run is the same; what differs is who watches it and where it is cut. The tests run with JAX's 64-bit mode on;
-without it, in a process of its own: `python tests/test_determinism.py off float32` prints what its runs computed.
+without it, in a process of its own: `python tests/loop/test_determinism.py off float32` prints what its runs computed.
 """
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -59,7 +61,9 @@ def digests(precision, cases):
 
 def in_a_process(x64, precision):
     command = [sys.executable, __file__, x64, precision]
-    run = subprocess.run(command, check=False, capture_output=True, text=True)
+    path = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": path}
+    run = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout)
 

@@ -137,18 +137,28 @@ def test_what_jax_cannot_look_into_is_said():
     bad = NonlinearConstraint(lambda x: np.sin(x), 0, 1)
     with pytest.raises(TypeError, match="the function of constraint 'c0' cannot be traced"):
         lx.minimize(lambda x: x @ x, [1.0, 2.0], constraints=bad)
-    with pytest.raises(TypeError, match=r"NonlinearConstraint\(fun, 0, 0\) for 'eq'"):
-        lx.minimize(lambda x: x @ x, [1.0, 2.0], constraints={"type": "eq", "fun": lambda x: x[0]})
+    with pytest.raises(TypeError, match=r"'type' \('eq' or 'ineq'\) and 'fun', found \{'type': 'equal'"):
+        lx.minimize(lambda x: x @ x, [1.0, 2.0], constraints={"type": "equal", "fun": lambda x: x[0]})
+    with pytest.raises(TypeError, match=r"found Equal. Constraints of Lariax go by name: constraints=\{'name'"):
+        lx.minimize(lambda x: x @ x, [1.0, 2.0], constraints=[lx.Equal(jnp.sum, samples=None)])
     with pytest.raises(ValueError, match="every lb must be at most its ub"):
         lx.minimize(lambda x: x @ x, [1.0], constraints=NonlinearConstraint(lambda x: x, 1, 0))
 
 
+def shifted(x, z, middle):
+    return jnp.sum((x - z - middle) ** 2)
+
+
 def test_with_samples():
-    """The mean of (x - z)^2 on a line, z about (1, 3): (0, 2) is nearest."""
+    """The mean of (x - z)^2 on a line, z about (1, 3): (0, 2) is nearest. A spent budget is success where the
+    certificate finds no fault with the point, and only there."""
     line = LinearConstraint([[1.0, 1.0]], 2.0, 2.0)
-    result = lx.minimize(
-        lambda x, z: jnp.sum((x - z - jnp.array([1.0, 3.0])) ** 2), [0.0, 0.0], samples=normal(2), constraints=line
-    )
+    result = lx.minimize(shifted, [0.0, 0.0], samples=normal(2), constraints=line, args=jnp.array([1.0, 3.0]))
+    assert result.status == "budget"
+    assert result.certificate.fault is None
+    assert result.success
+    assert (result.nit, result.nfev) == (result.iterations, result.evaluations)
+    np.testing.assert_allclose(result.jac, [-2.0, -2.0], atol=0.2)  # of f alone; the line's multiplier is 2
     np.testing.assert_allclose(result.x, [0.0, 2.0], atol=0.05)
     assert abs(result.x.sum() - 2) < 1e-12
     assert result.iterations == 10_000
@@ -190,3 +200,44 @@ def test_success_is_not_said_where_a_variable_is_wrong(seed):
     units, others, start = 10 ** rng.uniform(-3, 3, 2), 10 ** rng.uniform(-3, 3, 2), rng.choice([0.0, 1.0], 2)
     result, error = in_units(units, others[1], others[0], start, jnp.float32)
     assert result.success == (error < 1e-2)
+
+
+# --- SciPy's habits
+
+
+def rosenbrock(x, steep):
+    return (1 - x[0]) ** 2 + steep * (x[1] - x[0] ** 2) ** 2
+
+
+def test_habits_of_scipy_are_taken():
+    """args=, tol=, options= and constraints in dictionaries; the answer beside SciPy's."""
+    said = [
+        {"type": "ineq", "fun": lambda x, most: most - x @ x, "args": (1.5,)},
+        {"type": "eq", "fun": lambda x: x[0] - 2 * x[1] + 0.5},
+    ]
+    start = np.array([0.1, 0.3])
+    result = lx.minimize(rosenbrock, start, (10.0,), constraints=said, tol=1e-8, options={"maxiter": 3000})
+    reference = scipy.optimize.minimize(rosenbrock, start, (10.0,), constraints=said, tol=1e-12)
+    np.testing.assert_allclose(result.x, reference.x, atol=1e-5)
+    np.testing.assert_allclose(result.fun, reference.fun, atol=1e-6)
+    np.testing.assert_allclose(result.jac, jax.grad(rosenbrock)(result.x, 10.0), rtol=1e-10)
+    assert result.success
+    assert list(result.multipliers) == ["c0", "c1"]
+    assert result.nit <= 3000
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"jac": True}, "jac= is not needed: JAX differentiates fun"),
+        ({"hess": jnp.sin}, "hess= is not needed"),
+        ({"method": "SLSQP"}, "method='SLSQP' is not of Lariax. Leave it out"),
+        ({"options": {"ftol": 1e-9}}, r"options= takes 'maxiter', 'disp', found 'ftol'. Accuracy is tol="),
+        ({"options": {"maxiter": 5}, "iterations": 6}, "and iterations= are the same"),
+        ({"tol": 1e-3, "samples": normal(1)}, "tol= is relative.* Use tolerance="),
+        ({"maxiter": 5}, "solve has no option 'maxiter'"),
+    ],
+)
+def test_what_is_not_taken_is_answered(more, words):
+    with pytest.raises(TypeError, match=words):
+        lx.minimize(lambda x, *z: x @ x, [1.0], **more)

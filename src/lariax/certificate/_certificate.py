@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from lariax.problem import visible
+from lariax.utils import narrow_table
 
 HOLDS = ("surely", "probably", "undecided", "violated")
 SAYS = {"surely": "yes, surely", "probably": "probably", "undecided": "undecided", "violated": "no"}
@@ -134,6 +134,8 @@ class Certificate:
         warnings: what may be wrong with the statements made, in words.
         violated: the names of constraints that are.
         feasible: whether all of them hold, in the words of `holds`.
+        fault: what speaks surely against the point: "not finite", "infeasible", "not stationary", "not complementary";
+            None where nothing does, on held-out rows neither (there constraints alone count).
         verdict: one sentence.
 
     >>> import jax.numpy as jnp, lariax as lx
@@ -179,6 +181,13 @@ class Certificate:
         return max((report.holds for report in self.constraints.values()), key=HOLDS.index, default="surely")
 
     @property
+    def fault(self) -> str | None:
+        """What the verdict holds against the point."""
+        found = _fault(self)
+        heldout = self.heldout is not None and self.heldout.feasible == "violated"
+        return "infeasible" if found is None and heldout else found
+
+    @property
     def verdict(self) -> str:
         return f"{_judgement(self)} ({_circumstances(self)})."
 
@@ -195,22 +204,34 @@ class Certificate:
 # --- in one sentence
 
 
-def _judgement(certificate: Certificate) -> str:
+def _fault(certificate: Certificate) -> str | None:
     s, f, c = certificate.stationarity, certificate.feasibility, certificate.complementarity
     if not all(np.isfinite([s.high, f.high, c.high])):
+        return "not finite"
+    if certificate.feasible == "violated":
+        return "infeasible"
+    if s.low > certificate.tolerance:
+        return "not stationary"
+    return "not complementary" if c.low > certificate.tolerance else None
+
+
+def _judgement(certificate: Certificate) -> str:
+    s, f, c = certificate.stationarity, certificate.feasibility, certificate.complementarity
+    fault = _fault(certificate)
+    if fault == "not finite":
         return "Nothing can be said: a function or its gradient is not finite here"
     off = f"off by {_at_least(s)}{_share(certificate)}"
     moreover = f"; and not stationary, {off}" if s.low > certificate.tolerance else ""
     if certificate.outside > 0:
         return f"Not feasible: x lies {certificate.outside:.3g} outside of its set{moreover}"
-    if certificate.violated:
+    if fault == "infeasible":
         return f"Not feasible: {_violations(certificate)}, in all by {_at_least(f)}{moreover}"
     if certificate.within(certificate.tolerance):
         return f"A solution within {certificate.tolerance:.3g}: feasible, stationary and complementary"
     feasible = "Feasible" if f.high <= certificate.tolerance else f"Feasible to within {f.high:.3g}"
-    if s.low > certificate.tolerance:
+    if fault == "not stationary":
         return f"{feasible}, but not stationary: the gradient of the Lagrangian is {off}"
-    if c.low > certificate.tolerance:
+    if fault == "not complementary":
         return (
             f"{feasible}, but multipliers are at work on inactive constraints: {_slack_rows(certificate)}; "
             f"complementarity is {_at_least(c)}"
@@ -330,21 +351,20 @@ def _verdicts(certificate: Certificate) -> list[str]:
 
 
 def _narrow(certificate: Certificate) -> tuple[list[str], list[list[str]]]:
-    """The table for a terminal: beside a held-out side, an interval shares the cell of its estimate."""
+    """The table for a terminal: a held-out side has lines of its own below those of the samples."""
+    head, rows = _table(certificate)
     if certificate.heldout is None:
-        return _table(certificate)
-    head = ["", *(title for side, _ in _sides(certificate) for title in (side, "holds"))]
-    _, rows = _table(certificate)
-
-    def pair(value: str, low: str, high: str, _: str, holds: str) -> tuple[str, str]:
-        return f"{value} [{low}, {high}]", holds
-
-    return head, [[name, *pair(*cells[:5]), *pair(*cells[5:])] for name, *cells in rows]
+        return head, rows
+    lines = []
+    for name, *cells in rows:
+        for title, part in (("samples", cells[:5]), ("held out", cells[5:])):
+            lines.append([name if title == "samples" else "", title, *part[:3], part[4]])
+    return ["", "on", "estimate", "low", "high", "holds"], lines
 
 
 def _as_rich(certificate: Certificate) -> RenderableType:
     head, rows = _narrow(certificate)
-    table = Table(*head)
+    table = narrow_table(*head)
     for row in rows:
         table.add_row(*(Text(visible(cell), style=COLOURS.get(cell, "")) for cell in row))
     lines = [Text(visible(line), style="bold") for line in _verdicts(certificate)]

@@ -19,7 +19,7 @@ from lariax.certificate._samples import DRAWS, Samples, not_held_out, samples_fo
 from lariax.certificate._sizes import Magnitudes, sizes_at
 from lariax.certificate._tolerance import RelativeTolerance, Tolerance
 from lariax.oracle import as_arrays
-from lariax.problem import Problem, as_key
+from lariax.problem import Problem, as_key, opened
 from lariax.risk import lift_of
 from lariax.utils import check_among, check_confidence
 
@@ -135,8 +135,9 @@ class _Request:
         seed: Any,
         tolerance: Tolerance | None,
     ) -> None:
-        self._problem, self._draws, self._confidence, self._tolerance = problem, draws, confidence, tolerance
-        self._x, self._key = as_arrays(problem, x, "x"), as_key(seed)
+        self._problem, point = opened(problem, x)
+        self._draws, self._confidence, self._tolerance = draws, confidence, tolerance
+        self._x, self._key = as_arrays(self._problem, point, "x"), as_key(seed)
 
     def on(self, which: str, fits: bool = False) -> "_Certifier":
         """Judged on samples, or on held-out rows; `fits`: half of them are for multipliers."""

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import numpy as np
 import typer
@@ -12,9 +13,11 @@ from jaxtyping import PyTree
 from lariax import report as pages
 from lariax.certificate import certify_run
 from lariax.cli._console import NOT_AS_ASKED, Screen, WrongInput
+from lariax.cli._solve import is_violated
 from lariax.cli._tasks import Task, split, task_of
 from lariax.inference import infer_run
 from lariax.loop import FAILURES
+from lariax.problem import arrays_of
 from lariax.report import comparison
 from lariax.runs import (
     SavedRun,
@@ -44,9 +47,9 @@ def certify(
             certificate = certify_run(task.problem, x, run.multipliers, draws, confidence, seed, tolerance).certificate
         screen.show(certificate)
         keep_certificate(folder, certificate)
-        screen.show(f"\nKept in {folder / 'certificate.json'}; `lariax report {folder}` shows it.")
+        _refresh(screen, folder, "certificate.json")
         screen.give(certificate_to_json(certificate))
-        if certificate.violated or (certificate.heldout and certificate.heldout.violated):
+        if is_violated(certificate):
             raise typer.Exit(NOT_AS_ASKED)
 
 
@@ -62,8 +65,15 @@ def infer(screen: Screen, folder: Path, draws: int | None, confidence: float, se
             found = infer_run(task.problem, x, run.multipliers, drawn, draws, confidence, seed, "sandwich")
         screen.show(found)
         keep_inference(folder, found)
-        screen.show(f"\nKept in {folder / 'inference.json'}; `lariax report {folder}` shows it.")
+        _refresh(screen, folder, "inference.json")
         screen.give(inference_to_json(found))
+
+
+def _refresh(screen: Screen, folder: Path, name: str) -> None:
+    """The report with what was just kept in the folder."""
+    page = folder / "report.html"
+    pages.write([load(folder)], page)
+    screen.show(f"\nKept    {folder / name}\nReport  {page}", keep_lines=True)
 
 
 def _loaded(folder: Path, problem: str | None, command: str) -> tuple[SavedRun, Task, PyTree]:
@@ -82,11 +92,11 @@ def _as(run: SavedRun, x0: PyTree) -> PyTree:
     found = {path: array.shape for path, array in run.x.items()}
     if shapes != found:
         raise WrongInput(f"the answer of the run has the arrays {found}, and the problem's x0 has {shapes}.")
-    leaves, structure = jax.tree.flatten(x0)
+    leaves, structure = jax.tree.flatten(arrays_of(x0))
     arrays = [
         np.asarray(array, leaf.dtype) for array, leaf in zip(run.x.values(), map(np.asarray, leaves), strict=True)
     ]
-    return jax.tree.unflatten(structure, arrays)
+    return eqx.combine(jax.tree.unflatten(structure, arrays), x0)
 
 
 def compare(screen: Screen, folders: Sequence[Path]) -> None:

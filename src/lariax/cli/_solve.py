@@ -1,9 +1,10 @@
 """`lariax solve`."""
 
 import json
+import re
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +175,15 @@ def _judged(screen: Screen, work: _Work, result: Result) -> SavedRun:
         why = str(error)
     except KeyboardInterrupt:
         why = "Stopped while it was being made."
-    return saved(result, work.place.folder.name, work.settings, pictures, certificate, why, measures)
+    kept = saved(result, work.place.folder.name, work.settings, pictures, certificate, why, measures)
+    again = _again(task.about, work.place.folder)
+    return replace(kept, outcome={**kept.outcome, "message": in_commands(kept.outcome["message"], again)})
+
+
+def in_commands(message: str, again: str) -> str:
+    """What a result advises, in the words of the command line."""
+    message = message.replace("lx.solve(problem, result, iterations=...)", f"`{again} --iterations N`")
+    return re.sub(r"lx\.resume\(.*?, problem\)", f"`{again}`", message)
 
 
 def _conclude(screen: Screen, run: SavedRun, place: ClaimedFolder, asked: bool) -> None:
@@ -191,8 +200,14 @@ def _conclude(screen: Screen, run: SavedRun, place: ClaimedFolder, asked: bool) 
         raise typer.Exit(BAD_FOLDER)
     if run.status == "interrupted":
         raise typer.Exit(STOPPED)
-    if run.status in FAILURES or (asked and not run.outcome["success"]):
+    violated = run.certificate is not None and is_violated(run.certificate)
+    if run.status in FAILURES or violated or (asked and not run.outcome["success"]):
         raise typer.Exit(NOT_AS_ASKED)
+
+
+def is_violated(certificate: Certificate) -> bool:
+    """Whether a constraint surely does not hold, on samples or on held-out rows."""
+    return any(side.feasible == "violated" for side in (certificate, certificate.heldout) if side is not None)
 
 
 def _keep(screen: Screen, run: SavedRun, place: ClaimedFolder) -> Path:

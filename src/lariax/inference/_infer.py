@@ -29,7 +29,7 @@ from lariax.inference._samples import Extras, Wanted, same_rows, sample_of, tota
 from lariax.inference._scaling import RandomScaling
 from lariax.inference._system import Model
 from lariax.oracle import Oracle, as_arrays
-from lariax.problem import Dataset, Problem, Stratified
+from lariax.problem import Dataset, Problem, Stratified, opened
 
 SURELY = 3.0  # standard errors by which a multiplier or a slack is positive, or one more than the interval has
 OFF, FAR = 6.0, 100.0  # standard errors between the run's x and the estimate: to warn of, to refuse
@@ -112,7 +112,8 @@ def _inferred(
     seed: Any,
     extras: Extras,
 ) -> Inference:
-    point = as_arrays(problem, x, "x")
+    problem, arrays = opened(problem, x)
+    point = as_arrays(problem, arrays, "x")
     sample = sample_of(problem, point, wanted, seed, extras)
     oracle = sample.oracle
     z = np.asarray(oracle.coordinates.ravel(point), float)

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from lariax.problem import visible
+from lariax.utils import narrow_table
 
 MOST_ROWS = 40  # of x, and of each constraint, in a table to look at
 _HEAD = ("", "estimate", "standard error", "low", "high", "law")
@@ -73,7 +73,7 @@ def caption(inference: Any) -> str:
 
 
 def as_rich(inference: Any) -> RenderableType:
-    table = Table(*_HEAD)
+    table = narrow_table(*_HEAD)
     for row in _table(inference):
         table.add_row(*(Text(visible(cell)) for cell in row))
     notes = [Text(f"Warning: {visible(note)}", style="yellow") for note in inference.warnings]

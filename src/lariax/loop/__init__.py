@@ -7,6 +7,7 @@ from lariax.loop._own import Bound, bind
 from lariax.loop._result import FAILURES, STATUSES, Result, plot_by
 from lariax.loop._resume import origin_of, resume
 from lariax.loop._solve import solve
+from lariax.loop._table import summary
 
 __all__ = [
     "FAILURES",
@@ -22,4 +23,5 @@ __all__ = [
     "plot_by",
     "resume",
     "solve",
+    "summary",
 ]

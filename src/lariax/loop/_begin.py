@@ -18,7 +18,7 @@ from lariax.loop._history import Recorded
 from lariax.loop._state import OUTPUTS, RunState, Setup, has_tracers
 from lariax.methods import fitted, oracle_for, prepared
 from lariax.oracle import Oracle, as_point
-from lariax.problem import Problem, as_key
+from lariax.problem import Problem, as_key, opened
 from lariax.utils import check_among, check_count
 
 DIVERGED = "a diverged run cannot go on. Start a new run from result.x with a smaller step size."
@@ -39,7 +39,8 @@ def from_point(problem: Problem, x0: PyTree, asked: Asked, budget: Budget) -> Ru
     output = "last" if asked.output is None else asked.output
     check_count("batch_size", batch_size)
     check_among("output", output, OUTPUTS)
-    x = as_point(problem, x0)
+    problem, start = opened(problem, x0)
+    x = as_point(problem, start)
     feeder = Feeder(problem.sources, budget.seconds)
     samples = feeder.structures()
     oracle, method, choice = fitted(problem, x, samples, asked.method, int(batch_size), budget.iterations)
@@ -63,6 +64,7 @@ def from_earlier(problem: Problem, x: PyTree, before: RunState | None, asked: As
         raise ValueError("a run that was traced (jit, vmap) cannot be continued. Start a new run from result.x.")
     if not before.loop.finite:
         raise ValueError(DIVERGED)
+    problem, x = opened(problem, x)
     setup, kept = before.setup, before.oracle.batch_size
     if asked.batch_size is not None and max(int(asked.batch_size), setup.method.needs.smallest_batch) != kept:
         raise ValueError(_keeps(f"batch_size={kept!r}, found {asked.batch_size!r}"))

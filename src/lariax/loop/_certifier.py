@@ -65,7 +65,7 @@ class Certifier:
         self._problem = problem.without_heldout()
         self._key, self._oracle, self._feeder = Randomness.CHECKS.of(key), oracle, feeder
         self._per_iteration = oracle.draws_per_iteration
-        self._tolerance = tolerance
+        self.tolerance = tolerance
         self._test = SequentialTest(math.inf if tolerance is None else tolerance, confidence)
 
     @staticmethod
@@ -111,7 +111,7 @@ class Certifier:
             draws=draws,
             confidence=self._test.confidence_at(number),
             seed=jax.random.fold_in(self._key, number),
-            tolerance=self._tolerance,
+            tolerance=self.tolerance,
         )
         point, best = CertifiedPoint(x, dict(certificate.multipliers), certificate), before.best
         samples = certificate.draws // max(1, sum(s.rows_per_sample for s in self._oracle.sources if s is not None))
@@ -126,4 +126,4 @@ class Certifier:
         return after, point
 
     def accepts(self, point: CertifiedPoint) -> bool:
-        return self._tolerance is not None and self._test.accepts(point.certificate)
+        return self.tolerance is not None and self._test.accepts(point.certificate)

@@ -22,7 +22,7 @@ from lariax.loop._result import Result, outcome
 from lariax.loop._state import RunState
 from lariax.loop._verdict import Verdict, has_kinks, judged
 from lariax.methods import Diagnosis
-from lariax.problem import Linear, LinearSystem, Problem
+from lariax.problem import Linear, LinearSystem, Problem, closed
 from lariax.utils import warn
 
 
@@ -178,7 +178,11 @@ class Drive:
         run = self.run
         if not self.callback or run.iteration % self._interval or self.ended() in ("diverged", "stationary"):
             return None
-        return "interrupted" if self.callback(Snapshot(run.iteration, *run.conclude(), run.history.newest)) else None
+        return "interrupted" if self.callback(self._snapshot()) else None
+
+    def _snapshot(self) -> Snapshot:
+        x, multipliers = self.run.conclude()
+        return Snapshot(self.run.iteration, closed(self.run.oracle.problem, x), multipliers, self.run.history.newest)
 
     # --- the result
 
@@ -202,7 +206,7 @@ class Drive:
                 x, multipliers = point.x, point.multipliers  # those that the certificate vouches for
         run = replace(run, seconds=run.seconds + self.budget.elapsed())
         return Result(
-            x=x,
+            x=closed(run.oracle.problem, x),
             multipliers=multipliers,
             iterations=run.iteration,
             draws=run.draws,
@@ -215,6 +219,7 @@ class Drive:
             certified=point.certificate if point else None,
             remarks=(*found, *self._remarks(status, known, x)),
             error=self.failure,
+            has_tolerance=self.certifier is not None and self.certifier.tolerance is not None,
         )
 
     def _remarks(self, status: str, known: Diagnosis, x: PyTree[Array]) -> list[str]:

@@ -12,7 +12,7 @@ from lariax.loop._feed import Feeder
 from lariax.loop._randomness import Randomness
 from lariax.methods import AbstractMethod, State, fitted
 from lariax.oracle import Batch, Oracle, as_point
-from lariax.problem import Problem, as_key
+from lariax.problem import Problem, as_key, closed, opened
 from lariax.utils import check_count
 
 
@@ -59,7 +59,8 @@ class Bound(eqx.Module):
     def answer(self, state: State, k: ArrayLike) -> tuple[PyTree[Array], dict[str, Array]]:
         """x and the multipliers after iteration k."""
         point, _, multipliers = self.method.answer(self.oracle, state, jnp.asarray(k, self.oracle.dtype))
-        return self.oracle.x_of(point), self.oracle.named_multipliers(multipliers)
+        x = closed(self.oracle.problem, self.oracle.x_of(point))
+        return x, self.oracle.named_multipliers(multipliers)
 
     def _batches(self, places: Array) -> Batch:
         tickets = self.oracle.draw(self.key, places, (None,) * len(self.oracle.sources))
@@ -86,7 +87,8 @@ def bind(problem: Problem, x0: PyTree, method: AbstractMethod, batch_size: int =
     check_count("batch_size", batch_size)
     if any(source is not None and source.from_host for source in problem.sources):
         raise ValueError("a Stream is fed by lx.solve, not by lx.bind. Use lx.solve, or a lx.Dataset of its rows.")
-    x = as_point(problem, x0)
+    problem, start = opened(problem, x0)
+    x = as_point(problem, start)
     structures = Feeder(problem.sources, None).structures()
     oracle, method, _ = fitted(problem, x, structures, method, int(batch_size))
     return Bound(oracle, method, as_key(seed), x, block_layout(oracle, method, structures))

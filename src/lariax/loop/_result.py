@@ -13,11 +13,12 @@ from jaxtyping import Array, PyTree
 
 from lariax.certificate import DRAWS, Certificate, certify, certify_run, draws_for_run
 from lariax.inference import Inference, InferenceError, RandomScaling, infer_run
+from lariax.loop._gradient import objective_gradient
 from lariax.loop._history import History
 from lariax.loop._randomness import Randomness
 from lariax.loop._state import RunState
 from lariax.loop._table import Rows, as_html, as_rich, as_text
-from lariax.problem import Problem, Stream
+from lariax.problem import Problem, Stream, arrays_of
 from lariax.risk import Lift
 from lariax.utils import page
 
@@ -51,10 +52,16 @@ class Result(eqx.Module):
     """The answer of `solve`.
 
     Attributes:
-        x: the point, in the structure of x0.
+        x: the point, in the structure of x0; of a module, the module with its new arrays.
         multipliers: by constraint name, with L = f + sum y . c: >= 0 for `AtMost`, <= 0 for `AtLeast`.
         status, message: how the run ended, one of `lariax.STATUSES`, and what to do next.
-        success: whether the point is certified to be feasible and stationary; a spent budget alone is not success.
+        success: whether the run ended as it should. With tolerance=: the point is certified to be that good. Without:
+            nothing ended the run but its budget, its rows or its user, and the certificate finds no fault with the
+            point (`certificate.fault`): no constraint is surely violated, on samples or held out, and the point is not
+            surely away from a solution. Asking for it makes the certificate. Never true of a point that is not finite,
+            nor of one that is surely infeasible, nor where no certificate can be made.
+        nit, nfev, jac: for those who come from SciPy: iterations, evaluations, and the gradient of the objective at x
+            (with samples its mean over 4,096 fresh ones, or over all rows of a data set that has no more).
         fun: the objective at x: that of the certificate made during the run, or the mean over the last tenth of the
             history, at points near x. `certificate.objective` has an interval.
         iterations, draws, evaluations, seconds: what it cost. Draws count every sample once, evaluations every call of
@@ -91,6 +98,7 @@ class Result(eqx.Module):
     certified: Certificate | None = eqx.field(static=True, default=None)
     remarks: tuple[str, ...] = eqx.field(static=True, default=())
     error: Exception | None = eqx.field(static=True, default=None)
+    has_tolerance: bool = eqx.field(static=True, default=False)
     risk: dict[str, dict[str, Array]] = eqx.field(default_factory=dict)
     lifted: PyTree[Array] | None = None  # x with the numbers that its risks need
 
@@ -173,7 +181,29 @@ class Result(eqx.Module):
 
     @property
     def success(self) -> bool:
-        return bool(np.all(self.status == "stationary"))
+        if np.ndim(self.outcome) or self.status in (*FAILURES, "stationary"):
+            return bool(np.all(self.status == "stationary"))
+        if self.has_tolerance or self.error is not None:
+            return False
+        try:
+            return self.certificate.fault is None
+        except ValueError:  # there is nothing to judge by
+            return False
+
+    @property
+    def nit(self) -> Any:
+        return self.iterations
+
+    @property
+    def nfev(self) -> Any:
+        return self.evaluations
+
+    @cached_property
+    def jac(self) -> PyTree[Array]:
+        if self.continuation is None:
+            raise ValueError("a run that was traced (jit, vmap) keeps no problem: use jax.grad on the objective.")
+        key = Randomness.CERTIFICATE.of(self.continuation.loop.key)
+        return objective_gradient(self.continuation.oracle.problem, arrays_of(self.x), key)
 
     def plot(self, against: str = "draws") -> Any:
         """A matplotlib figure of the history against draws, seconds or iterations: the charts of `lariax report`. The
@@ -190,7 +220,7 @@ class Result(eqx.Module):
 
     def _rows(self) -> Rows:
         with np.printoptions(precision=6, threshold=8):
-            leaves = jax.tree_util.tree_leaves_with_path(self.x)
+            leaves = jax.tree_util.tree_leaves_with_path(arrays_of(self.x))
             answer = [("x", jax.tree_util.keystr(path), str(np.asarray(leaf))) for path, leaf in leaves]
             return answer + [("multipliers", name, str(np.asarray(y))) for name, y in self.multipliers.items()]
 

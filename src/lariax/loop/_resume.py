@@ -35,7 +35,7 @@ from lariax.loop._saved import Saved, SavedSetup, keeper_in, saved_in
 from lariax.loop._state import OUTPUTS, RunState, Setup
 from lariax.methods import AbstractMethod, in_precision, oracle_for, prepared
 from lariax.oracle import Oracle
-from lariax.problem import Problem, Stream, describe_shape, first_nonfinite
+from lariax.problem import Problem, Stream, describe_shape, first_nonfinite, opened
 from lariax.risk import lift_of
 from lariax.utils import explains_options, warn
 
@@ -134,6 +134,8 @@ def restored(
     many seconds to wait for the rows of a Stream."""
     _check_numbers(saved)
     known, run = saved.setup, saved.run
+    if x0 is not None:
+        problem, x0 = opened(problem, x0)
     x = _like_x(known, x0)
     feeder = _feeder(problem, saved.place, patience)
     samples = feeder.structures()

@@ -49,8 +49,9 @@ def solve(
 
     Arguments:
         problem: what to solve.
-        x0: any pytree of floating point arrays; the run keeps its precision. Or a `Result`: the run goes on where that
-            one stopped, to the same bits as one longer run, with its method, batch size, seed and output.
+        x0: any pytree of floating point arrays; the run keeps its precision. A module with functions and settings among
+            its arrays, as those of equinox, is taken as it is. Or a `Result`: the run goes on where that one stopped,
+            to the same bits as one longer run, with its method, batch size, seed and output.
         method: one of the methods of Lariax; "auto" chooses by the structure of the problem.
         iterations, draws, seconds: budgets, at least one; the first reached ends the run. Seconds count from when the
             first iteration can run, after compiling, and leave time for one iteration at least.

@@ -1,15 +1,29 @@
 """A result to look at: in a terminal, in a notebook, as plain text."""
 
 from html import escape
+from typing import Any
 
+import numpy as np
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from lariax.problem import visible
+from lariax.utils import narrow_table
+
+SMALL = 12
+"""The most entries of an array that are shown one by one."""
 
 Rows = list[tuple[str, str, str]]
 """What, of what name, in few digits."""
+
+
+def summary(array: Any) -> str:
+    """All entries of a small array; of a large one its shape, range and length."""
+    values = np.asarray(array)
+    if values.size <= SMALL:
+        return str([float(f"{value:.5g}") for value in values.ravel()]) if values.ndim else f"{float(values):.5g}"
+    low, high, length = values.min(), values.max(), np.linalg.norm(values.astype(float))
+    return f"{values.dtype}{values.shape}, from {low:.4g} to {high:.4g}, of length {length:.4g}"
 
 
 def as_text(headline: str, rows: Rows) -> str:
@@ -18,7 +32,7 @@ def as_text(headline: str, rows: Rows) -> str:
 
 
 def as_rich(headline: str, rows: Rows, *notes: str) -> RenderableType:
-    table = Table("", "name", "value")
+    table = narrow_table("", "name", "value", words=3)
     for row in rows:
         table.add_row(*(Text(visible(cell)) for cell in row))
     return Group(Text(headline, style="bold"), table, *map(Text, notes))

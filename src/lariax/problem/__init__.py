@@ -3,6 +3,7 @@
 from lariax.problem._constraints import SHARED, AbstractConstraint, AtLeast, AtMost, Equal, Proxy
 from lariax.problem._describe import describe_shape, first_nonfinite, visible
 from lariax.problem._linear import Linear, LinearSystem
+from lariax.problem._modules import arrays_of, closed, opened
 from lariax.problem._precision import narrowed, warn_of_float32
 from lariax.problem._problem import Problem
 from lariax.problem._sources import AbstractSource, Dataset, Distribution, Stratified, Stream, as_key, leading_axis
@@ -23,11 +24,14 @@ __all__ = [
     "Proxy",
     "Stratified",
     "Stream",
+    "arrays_of",
     "as_key",
+    "closed",
     "describe_shape",
     "first_nonfinite",
     "leading_axis",
     "narrowed",
+    "opened",
     "probes",
     "units",
     "visible",

@@ -9,6 +9,8 @@ from jaxtyping import PyTree
 
 _DIRECTIONS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
+AT_ONCE = 1 << 22  # numbers that are looked at at once: no copy of large data
+
 
 def visible(text: str) -> str:
     """A text that somebody chose, without what would steer a terminal or turn the text around it."""
@@ -38,8 +40,10 @@ def first_nonfinite(tree: PyTree) -> tuple[str, tuple[int, ...], float] | None:
             continue
         array = np.asarray(leaf)
         if np.issubdtype(array.dtype, np.floating) or array.dtype.name == "bfloat16":
-            finite = np.isfinite(array)
-            if not finite.all():
-                index = np.unravel_index(int(np.argmin(finite)), array.shape)
-                return jax.tree_util.keystr(path), tuple(int(i) for i in index), float(array[index])
+            flat = array.reshape(-1)
+            for start in range(0, flat.size, AT_ONCE):
+                finite = np.isfinite(flat[start : start + AT_ONCE])
+                if not finite.all():
+                    index = np.unravel_index(start + int(np.argmin(finite)), array.shape)
+                    return jax.tree_util.keystr(path), tuple(int(i) for i in index), float(array[index])
     return None

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Key, PyTree
 
+from lariax.problem._columns import as_columns, fetched
 from lariax.problem._describe import describe_shape, first_nonfinite
 from lariax.problem._precision import narrowed, warn_of_float32
 from lariax.problem._shuffle import MOST_ROWS, shuffled
@@ -104,6 +105,10 @@ class Dataset(AbstractSource):
     NumPy's arrays are of 64 bits unless told otherwise, JAX's only when its 64-bit mode is on. While it is off, float64
     is taken in float32, with a warning, and integers that do not fit into 32 bits are refused.
 
+    A data frame (pandas, polars) or an Arrow table counts as a dictionary of its columns, so that a sample is a
+    dictionary of numbers; words become codes, and a warning says which. A row of a sparse matrix of SciPy arrives as a
+    dense vector, and only what is not 0 is kept. A memory-mapped array of a type that JAX has stays on disk (on a CPU).
+
     Rows are drawn with replacement. With `epochs=True` they come in reshuffled passes, at about the same cost: the
     rows of one iteration are distinct, and every row is seen once in a pass (but for a remainder too small for an
     iteration). The order is pseudo-random, and computed row by row: it takes no memory. The rows still to come in a
@@ -114,6 +119,9 @@ class Dataset(AbstractSource):
     >>> rows = lx.Dataset({"features": jnp.ones((100, 3)), "label": jnp.ones(100)})
     >>> len(rows)
     100
+    >>> import pandas as pd
+    >>> people = lx.Dataset(pd.DataFrame({"age": [31, 44], "income": [10.5, 8.0]}, dtype="float32"))
+    >>> earned = lx.AtLeast(lambda x, row: x * row["income"] / row["age"], 0.1, samples=people)
     """
 
     arrays: PyTree[Array]
@@ -142,7 +150,7 @@ class Dataset(AbstractSource):
         return shuffled(key, iterations // per_epoch, places, len(self))
 
     def fetch(self, ticket: PyTree) -> PyTree:
-        return jax.tree.map(lambda array: array[ticket], self.arrays)
+        return fetched(self.arrays, ticket)
 
     @property
     def rows_per_sample(self) -> int:
@@ -202,7 +210,7 @@ class Stratified(AbstractSource):
         return self.order[jax.vmap(one_iteration)(iterations)]
 
     def fetch(self, ticket: PyTree) -> PyTree:
-        return jax.tree.map(lambda array: array[ticket], self.arrays)
+        return fetched(self.arrays, ticket)
 
     @property
     def rows_per_sample(self) -> int:
@@ -356,7 +364,15 @@ def leading_axis(arrays: PyTree, owner: str) -> int:
     return int(lengths.pop())
 
 
+def _on_device(array: Any) -> Array:
+    """On a CPU, a file that nobody can write to through this array is not copied."""
+    if isinstance(array, np.memmap) and not array.flags.writeable:
+        return jax.device_put(array, may_alias=True)
+    return jnp.asarray(array)
+
+
 def _device_rows(arrays: PyTree, owner: str) -> PyTree[Array]:
+    arrays = as_columns(arrays, owner)
     rows = leading_axis(arrays, owner)
     if rows > MOST_ROWS:
         raise ValueError(f"{owner} takes up to 2^31 - 1 rows, found {rows:,}. Use lx.Stream, or a part of them.")
@@ -369,7 +385,7 @@ def _device_rows(arrays: PyTree, owner: str) -> PyTree[Array]:
         )
     arrays, lost = narrowed(arrays, owner)
     try:
-        found = jax.tree.map(jnp.asarray, arrays)
+        found = jax.tree.map(_on_device, arrays)
     except TypeError as error:
         raise TypeError(f"{owner} takes arrays of numbers, found {describe_shape(arrays)}: {error}") from error
     if lost is not None:

@@ -1,6 +1,6 @@
 """Elements of HTML in which every text is escaped."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
 
 from lariax.problem import visible
@@ -32,8 +32,12 @@ def name_of(text: str, longest: int = LONGEST) -> Markup:
     return element("bdi", short(text, longest), title=visible(text[:2000]) if len(text) > longest else None)
 
 
+NARROW = 3  # columns that a phone has room for
+HINT = "More columns to the right: scroll the table sideways."
+
+
 def table(
-    head: Iterable[object],
+    head: Sequence[object],
     rows: Iterable[Iterable[object]],
     caption: str = "",
     label: str = "Table",
@@ -50,4 +54,5 @@ def table(
     )
     words = element("caption", caption) if caption else ""
     whole = element("table", words, top, body, **attributes)
-    return element("div", whole, class_="wide", tabindex="0", role="region", aria_label=caption or label)
+    box = element("div", whole, class_="wide", tabindex="0", role="region", aria_label=caption or label)
+    return joined([element("p", HINT, class_="sideways"), box]) if len(head) > NARROW else box

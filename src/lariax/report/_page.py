@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from lariax.report import _sections as sections
+from lariax.report._answers import pictures_of_answers
 from lariax.report._forest import error_bars
 from lariax.report._html import Markup, element, joined, name_of
 from lariax.report._panels import TIMES, Panel, constants, panels
@@ -156,7 +157,7 @@ def _main(runs: Sequence[SavedRun], charts: Sequence[Panel]) -> list[Markup]:
         *([_section("inference", "Error bars", *bars)] if bars else []),
         _section("progress", "Progress", _controls(), *_grids(numbered, runs)),
         *([_section("pictures", "Pictures of the problem", _pictures(runs))] if any(r.pictures for r in runs) else []),
-        _section("answer", "Answer", *(sections.answer(run) for run in runs)),
+        _section("answer", "Answer", *(sections.answer(run) for run in runs), _answer_pictures(runs)),
         _section("settings", "Settings and versions", sections.settings(runs)),
     ]
 
@@ -177,8 +178,8 @@ def _controls() -> Markup:
     everything = element("button", "Show everything", type="button", id="reset", class_="quiet")
     hint = (
         "Bars at the right edge are intervals of the certificate (pale: held out), dashed lines bounds, dotted lines "
-        "standard errors. Drag across a chart to zoom, double-click to see everything again; on a focused chart use "
-        "arrows, plus, minus, 0 and L."
+        "standard errors, pale lines single batches. On a logarithmic axis 0 is at its foot. Drag across a chart to "
+        "zoom, double-click to see everything again; on a focused chart use arrows, plus, minus, 0 and L."
     )
     return element(
         "form",
@@ -221,6 +222,21 @@ def _figure(i: int, panel: Panel, runs: Sequence[SavedRun]) -> Markup:
     )
 
 
+def _all_pictures(runs: Sequence[SavedRun]) -> list[Mapping[str, Any]]:
+    return [picture for run in runs for picture in run.pictures]
+
+
+def _answer_pictures(runs: Sequence[SavedRun]) -> Markup:
+    first = len(_all_pictures(runs))
+    cards = []
+    for place, picture in enumerate(pictures_of_answers(runs)):
+        caption = element("figcaption", element("b", name_of(str(picture["title"]), LONGEST_SENTENCE)))
+        cards.append(
+            element("figure", caption, element("div", class_="chart", data_picture=first + place), class_="card")
+        )
+    return element("div", *cards, class_="grid pictures")
+
+
 def _pictures(runs: Sequence[SavedRun]) -> Markup:
     several = len(runs) > 1
     cards, count = [], 0
@@ -246,7 +262,7 @@ def _data(runs: Sequence[SavedRun], charts: Sequence[Panel]) -> dict[str, Any]:
             for run in runs
         ],
         "panels": [_panel_data(panel) for panel in charts],
-        "pictures": [_picture_data(picture) for run in runs for picture in run.pictures],
+        "pictures": [_picture_data(picture) for picture in (*_all_pictures(runs), *pictures_of_answers(runs))],
     }
 
 
@@ -256,7 +272,13 @@ def _panel_data(panel: Panel) -> dict[str, Any]:
         "log": panel.logarithmic,
         "bound": panel.bound,
         "lines": [
-            {"run": line.run, "label": short(line.label), "minor": line.minor, "values": _packed(line.values, "<f4")}
+            {
+                "run": line.run,
+                "label": short(line.label),
+                "minor": line.minor,
+                "raw": line.raw,
+                "values": _packed(line.values, "<f4"),
+            }
             for line in panel.lines
         ],
         "marks": [

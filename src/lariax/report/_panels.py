@@ -6,15 +6,17 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lariax.certificate import Certificate, Interval
-from lariax.runs import SavedRun
+from lariax.runs import SavedInference, SavedRun
 
+SMOOTHED = 10  # a line of so many records is drawn beside its means
+MOST_BANDS = 12
 TIMES = ("draws", "seconds", "iteration")
 ERRORS = {"feasibility": "constraint_error", "stationarity": "gradient_error"}
 ABOUT = {
     "feasibility": "How much the constraints are violated, by the method's own estimate.",
     "stationarity": "How far the Lagrangian is from being stationary, by the method's own estimate.",
     "objective": "Measured on the batch of the iteration.",
-    "multipliers": "With the signs of L = f + sum y c.",
+    "multipliers": "With the signs of L = f + sum y c; bars at the right edge are intervals, if there are any.",
 }
 
 
@@ -25,7 +27,8 @@ class Line:
     run: int
     label: str
     values: np.ndarray
-    minor: bool = False  # drawn thin: a standard error
+    minor: bool = False  # drawn thin: a standard error,
+    raw: bool = False  # or pale: what another line has smoothed
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,9 @@ def panels(runs: Sequence[SavedRun]) -> list[Panel]:
             if path[0] == "multipliers":
                 panel = _panel(charts, "Multipliers", "multipliers", False, ABOUT["multipliers"])
                 panel.lines.append(Line(i, _label(path[1:]), values))
+        if run.inference is not None and any(path[0] == "multipliers" for path in run.history):
+            panel = _panel(charts, "Multipliers", "multipliers", False, ABOUT["multipliers"])
+            panel.marks.extend(_bands(i, run.inference))
         shown = {*TIMES, *ERRORS, *ERRORS.values(), "objective"}
         for path, values in run.history.items():
             if len(path) == 1 and path[0] not in shown:
@@ -75,6 +81,24 @@ def panels(runs: Sequence[SavedRun]) -> list[Panel]:
         del charts[key]
     order = {group: place for place, group in enumerate(("progress", "constraints", "multipliers", "method"))}
     return sorted(charts.values(), key=lambda panel: order[panel.group])
+
+
+def smoothed(values: np.ndarray) -> np.ndarray:
+    """The mean over a window around each record, a twentieth of all; what is not finite is left out of it."""
+    width = max(1, len(values) // (2 * SMOOTHED))
+    finite = np.isfinite(values)
+    sums, counts = (
+        np.concatenate([[0.0], np.cumsum(each)]) for each in (np.where(finite, values, 0.0), finite.astype(float))
+    )
+    low, high = (np.clip(np.arange(len(values)) + shift, 0, len(values)) for shift in (-width, width + 1))
+    found = counts[high] - counts[low]
+    return np.where(found > 0, (sums[high] - sums[low]) / np.maximum(found, 1), np.nan)
+
+
+def _bands(i: int, inference: SavedInference) -> list[Mark]:
+    """The intervals of the multipliers, for as many as can be told apart."""
+    entries = [entry for entry in inference.entries if entry.part == "multipliers"][:MOST_BANDS]
+    return [Mark(i, entry.name, Interval(entry.estimate, entry.low, entry.high)) for entry in entries]
 
 
 def _panel(charts: dict[tuple[str, str], Panel], title: str, group: str, logarithmic: bool, about: str = "") -> Panel:
@@ -115,7 +139,12 @@ def _sides(certificate: Certificate | None) -> list[tuple[str, Certificate]]:
 
 def _add_measure(charts: dict[tuple[str, str], Panel], name: str, i: int, run: SavedRun) -> None:
     panel = _panel(charts, name.capitalize(), "progress", name in ERRORS, ABOUT[name])
-    panel.lines.append(Line(i, name, run.history[(name,)]))
+    values = run.history[(name,)]
+    if name == "objective" and len(values) >= SMOOTHED:
+        panel.lines.append(Line(i, f"{name}, smoothed", smoothed(values)))
+        panel.lines.append(Line(i, f"{name} of a batch", values, raw=True))
+    else:
+        panel.lines.append(Line(i, name, values))
     error = (ERRORS.get(name, ""),)
     if error in run.history:
         panel.lines.append(Line(i, "standard error of it", run.history[error], minor=True))

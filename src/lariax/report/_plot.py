@@ -64,14 +64,15 @@ def _draw(axes: Any, panel: Panel, runs: Sequence[SavedRun], against: str) -> No
     several = len(runs) > 1
     major = [line for line in panel.lines if not line.minor]
     for place, line in enumerate(panel.lines):
-        colour = f"C{line.run if several else (place if not line.minor else place - 1)}"
+        colour = f"C{line.run if several else (place if not (line.minor or line.raw) else place - 1)}"
         x = runs[line.run].history[(against,)]
         style = {"linewidth": 0.9, "linestyle": ":"} if line.minor else {"linewidth": 1.5}
+        style = {"linewidth": 0.8, "alpha": 0.35} if line.raw else style
         axes.plot(x, _drawable(line, panel), color=colour, label=_name(line, runs, several), **style)
     if panel.bound is not None:
         axes.axhline(panel.bound, color="0.4", linewidth=1, linestyle="--")
     if panel.logarithmic:
-        axes.set_yscale("log", nonpositive="mask")
+        axes.set_yscale("log", nonpositive="clip")
     _draw_marks(axes, panel, runs, against)
     axes.set_title(short(panel.title).replace("$", r"\$"), loc="left", fontsize=10)
     axes.set_xlabel("iterations" if against == "iteration" else against, fontsize=9)
@@ -99,8 +100,7 @@ def _draw_marks(axes: Any, panel: Panel, runs: Sequence[SavedRun], against: str)
 
 def _drawable(line: Line, panel: Panel) -> np.ndarray:
     values = np.asarray(line.values, float)
-    keep = np.isfinite(values) & (values > 0 if panel.logarithmic else True)
-    return np.where(keep, values, np.nan)
+    return np.where(np.isfinite(values), np.maximum(values, 0) if panel.logarithmic else values, np.nan)
 
 
 def _name(line: Line, runs: Sequence[SavedRun], several: bool) -> str:

@@ -76,7 +76,9 @@ const firstAt = (xs, value) => {
   while (low < high) { const middle = (low + high) >> 1; if (xs[middle] < value) low = middle + 1; else high = middle; }
   return low;
 };
-const thinned = (xs, ys, from, to, x, y, usable) => {
+const thinned = (xs, values, from, to, x, y, usable, foot) => {
+  // What is 0 or less is drawn at the foot of a logarithmic axis, so that lines go on.
+  const ys = foot === null ? values : values.map((v) => (Number.isFinite(v) && v < foot ? foot : v));
   const parts = [];
   let column = null, open = false;
   const flush = () => {
@@ -204,6 +206,8 @@ class Plot {
   hideTip() { this.tip.hidden = true; }
 }
 
+const kindOf = (line) => (line.minor ? " minor" : line.raw ? " raw" : "");
+
 class HistoryChart extends Plot {
   constructor(host, panel) {
     super(host, 240);
@@ -212,13 +216,13 @@ class HistoryChart extends Plot {
     this.several = runs.length > 1;
     let major = -1;
     this.lines = panel.lines.map((line) => {
-      if (!line.minor) major += 1;
+      if (!line.minor && !line.raw) major += 1;
       return { ...line, values: numbers(line.values, Float32Array), shown: true, colour: colourOf(this.several ? line.run : Math.max(major, 0)) };
     });
     this.cursor = null;
     if (this.lines.length > 1 || this.several) {
       for (const line of this.lines) {
-        const label = element("span", {}, element("span", { class: `swatch f${line.colour}${line.minor ? " minor" : ""}` }), this.several ? `${runs[line.run].name}: ${line.label}` : line.label);
+        const label = element("span", {}, element("span", { class: `swatch f${line.colour}${kindOf(line)}` }), this.several ? `${runs[line.run].name}: ${line.label}` : line.label);
         this.button(label, "series", true, (button) => {
           line.shown = !line.shown;
           button.setAttribute("aria-pressed", String(line.shown));
@@ -281,8 +285,8 @@ class HistoryChart extends Plot {
       if (!line.shown) continue;
       const xs = this.xs(line);
       const first = Math.max(firstAt(xs, shared.logX ? Math.max(from, Number.MIN_VALUE) : from) - (shared.logX ? 0 : 1), 0);
-      const path = thinned(xs, line.values, first, Math.min(firstAt(xs, to) + 1, xs.length), this.x, this.y, usable);
-      this.inside.append(shape("path", { class: `line k${line.colour}${line.minor ? " minor" : ""}`, d: path }));
+      const path = thinned(xs, line.values, first, Math.min(firstAt(xs, to) + 1, xs.length), this.x, this.y, usable, this.logY ? low : null);
+      this.inside.append(shape("path", { class: `line k${line.colour}${kindOf(line)}`, d: path }));
     }
     this.panel.marks.forEach((mark, i) => this.drawMark(mark, i, usable));
     this.describe();

@@ -14,9 +14,10 @@ from rich.text import Text
 
 from lariax.certificate import Certificate
 from lariax.inference import Entry
-from lariax.loop import History, Result
-from lariax.problem import visible
+from lariax.loop import History, Result, summary
+from lariax.problem import arrays_of, visible
 from lariax.runs._json import plain
+from lariax.utils import narrow_table
 
 LONGEST = 16  # entries of a vector that the history holds one by one
 PACKAGES = ("lariax", "jax", "jaxlib", "equinox", "numpy", "scipy", "optax")
@@ -89,10 +90,15 @@ class SavedRun:
         found = self.certificate or Text(
             visible(f"No certificate. {outcome.get('no_certificate', '')}"), style="yellow"
         )
+        answer = narrow_table("", "name", "value", words=3)
+        for name, array in self.x.items():
+            answer.add_row("x", Text(visible("" if name == "x" else name)), summary(array))
+        for name, array in self.multipliers.items():
+            answer.add_row("multiplier", Text(visible(name)), summary(array))
         lines = [f"{name}: {value:.4g}" for name, value in outcome.get("measures", {}).items()]
         lines.append(str(outcome["message"]))
         head = Text(visible(f"{self.title}: {self.status} after {cost}"))
-        return Group(head, found, *(Text(visible(line)) for line in lines))
+        return Group(head, answer, found, *(Text(visible(line)) for line in lines))
 
 
 def saved(
@@ -105,9 +111,10 @@ def saved(
     measures: Mapping[str, float] | None = None,
 ) -> SavedRun:
     """A result as a `SavedRun`, with nothing computed anew."""
+    known = result.certified is not None or "certificate" in vars(result)  # else it would be made
     outcome = {
         "status": result.status,
-        "success": result.success,
+        "success": known and result.success,
         "message": result.message,
         "iterations": int(result.iterations),
         "draws": int(result.draws),
@@ -134,7 +141,7 @@ def saved(
 
 def leaves_of(x: Any) -> dict[str, np.ndarray]:
     """The arrays of a pytree by path; low precisions that other programs do not know become single."""
-    leaves = jax.tree_util.tree_leaves_with_path(x)
+    leaves = jax.tree_util.tree_leaves_with_path(arrays_of(x))
     arrays = {jax.tree_util.keystr(path) or "x": np.asarray(leaf) for path, leaf in leaves}
     return {path: a if a.dtype in (np.float32, np.float64) else a.astype(np.float32) for path, a in arrays.items()}
 
@@ -175,7 +182,7 @@ def settings_of(result: Result) -> dict[str, Any]:
         "method": {"name": type(method).__name__, **{k: v for k, v in parameters.items() if v is not None}},
         "batch_size": kept.oracle.batch_size,
         "output": kept.output,
-        "precision": sorted({str(leaf.dtype) for leaf in jax.tree.leaves(result.x)}),
+        "precision": sorted({str(leaf.dtype) for leaf in jax.tree.leaves(arrays_of(result.x))}),
         "choice": result.choice,
     }
 

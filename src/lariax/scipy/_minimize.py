@@ -20,6 +20,11 @@ EXACT_ITERATIONS = 16_000
 RANDOM_ITERATIONS = 10_000
 """and for one with samples, if no budget is given."""
 
+OPTIONS = {"maxiter": "iterations", "disp": "progress"}
+"""Of SciPy, and their names here."""
+
+DERIVATIVES = {"jac", "hess", "hessp"}
+
 RELATIVE = {64: 1e-6, 32: 1e-3}
 """The default tolerance, by the precision of x."""
 
@@ -27,33 +32,41 @@ RELATIVE = {64: 1e-6, 32: 1e-3}
 def minimize(
     fun: Callable[..., Array],
     x0: PyTree,
+    args: Any = (),
     *,
     samples: AbstractSource | None = None,
     constraints: Any = (),
     bounds: Any = None,
     method: AbstractMethod | str = "auto",
     tolerance: Tolerance | None = None,
-    **options: Any,
+    tol: float | None = None,
+    options: Mapping[str, Any] | None = None,
+    **more: Any,
 ) -> Result:
     """Minimise a function under SciPy's constraints: a `Problem` and `solve` in one call.
 
     Functions are differentiated by JAX, so they are written with `jax.numpy`; derivatives need not be given, and `jac`
-    and `hess` of a constraint are not used.
+    and `hess` of a constraint are not used. The result has `x`, `fun`, `jac`, `nit`, `nfev`, `success` and `message` as
+    SciPy's has; its `status` is a word.
 
     Arguments:
         fun: `fun(x)`, or `fun(x, sample)` with `samples=`: then its expectation is minimised.
         x0: where to start.
+        args: further arguments of fun, after x and the sample.
         samples: a source such as `lx.Distribution` or `lx.Dataset`; None: nothing is random.
         constraints: `scipy.optimize.LinearConstraint` or `NonlinearConstraint`, or several of them in a list: the
             constraint at place i is called `c{i}` in the result, and `c{i} lower`, `c{i} upper`, `c{i} equal` where it
-            has several kinds of rows. Or constraints of Lariax, by name.
+            has several kinds of rows. Dictionaries with 'type', 'fun' and perhaps 'args' are taken too. Or constraints
+            of Lariax, by name.
         bounds: `scipy.optimize.Bounds`, pairs (low, high) with None for no bound, or a set of `lariax.sets`.
         method: as for `solve`.
         tolerance: when to stop, as for `solve`. By default, for a problem in which nothing is random, when every part
             of the certificate is at most 1e-6 (in float32: 1e-3) in units of its own: what is left of each entry of the
             gradient beside the terms that cancel in it, each residual beside what it is made of. Other units for x,
             for fun or for a constraint do not change that.
-        options: whatever `solve` takes. The budget is 16,000 iterations by default, with samples 10,000.
+        tol: the same as `tolerance`, but relative, as the default is; for problems in which nothing is random.
+        options: as SciPy has them, 'maxiter' and 'disp': `iterations=` and `progress=`.
+        more: whatever `solve` takes. The budget is 16,000 iterations by default, with samples 10,000.
 
     >>> import jax.numpy as jnp, lariax as lx
     >>> from scipy.optimize import NonlinearConstraint
@@ -62,19 +75,54 @@ def minimize(
     >>> result.success, [round(float(value), 3) for value in result.x], round(float(result.multipliers["c0"]), 3)
     (True, [1.0, 0.0], 1.0)
     """
+    more = _in_our_words(method, options, more)
     x = jnp.asarray(x0, float) if isinstance(x0, list | tuple) else jax.tree.map(_as_floats, x0)
+    fun = _with(fun, args)
     problem = Problem(
         _traceable("fun", fun, x, samples is not None),
         samples=samples,
         constraints=_constraints(constraints, x),
         within=_within(bounds, x),
     )
+    if tol is not None and (samples is not None or tolerance is not None):
+        raise TypeError(
+            "tol= is relative, for problems in which nothing is random, and stands alone. Use tolerance=, in the "
+            "units of the certificate: the largest stationarity, feasibility and complementarity that you accept."
+        )
     if samples is None and tolerance is None:
         lengths = np.concatenate([np.abs(np.ravel(leaf)) for leaf in jax.tree.leaves(x)])
-        tolerance = RelativeTolerance(RELATIVE[jnp.finfo(lengths.dtype).bits], lengths)
-    if not {"iterations", "draws", "seconds"} & options.keys():
-        options["iterations"] = EXACT_ITERATIONS if samples is None else RANDOM_ITERATIONS
-    return solve(problem, x, method, tolerance=tolerance, **options)
+        tolerance = RelativeTolerance(tol or RELATIVE[jnp.finfo(lengths.dtype).bits], lengths)
+    if not {"iterations", "draws", "seconds"} & more.keys():
+        more["iterations"] = EXACT_ITERATIONS if samples is None else RANDOM_ITERATIONS
+    return solve(problem, x, method, tolerance=tolerance, **more)
+
+
+def _in_our_words(method: Any, options: Mapping[str, Any] | None, more: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of SciPy's `minimize` as those of `solve`, or the word to use."""
+    for name in DERIVATIVES & more.keys():
+        given = more.pop(name)
+        if given is not None and given is not False:
+            raise TypeError(f"{name}= is not needed: JAX differentiates fun. Leave it out; fun returns one number.")
+    if isinstance(method, str) and method != "auto":
+        raise TypeError(
+            f"method={method!r} is not of Lariax. Leave it out: the structure of the problem decides on the method. Or "
+            "take one such as lx.TangentNormal() or lx.TrackedLagrangian()."
+        )
+    for name, value in (options or {}).items():
+        if name not in OPTIONS:
+            raise TypeError(
+                f"options= takes {', '.join(map(repr, OPTIONS))}, found {name!r}. Accuracy is tol=, a budget "
+                "iterations=, draws= or seconds=; the methods of Lariax have their settings in their own constructors."
+            )
+        if more.setdefault(OPTIONS[name], value) != value:
+            raise TypeError(f"options={{{name!r}: ...}} and {OPTIONS[name]}= are the same. Give one of them.")
+    return more
+
+
+def _with(fun: Any, args: Any) -> Any:
+    """fun with further arguments, one or several."""
+    further = args if isinstance(args, tuple) else (args,)
+    return (lambda *known: fun(*known, *further)) if further and callable(fun) else fun
 
 
 def _as_floats(leaf: Any) -> Any:
@@ -136,7 +184,7 @@ def _ends(values: Any, missing: float, x: PyTree) -> PyTree:
 
 
 def _constraints(given: Any, x: PyTree) -> dict[str, AbstractConstraint]:
-    if isinstance(given, Mapping) and "fun" not in given:
+    if isinstance(given, Mapping) and not {"type", "fun"} <= given.keys():
         return dict(given)
     several = given if isinstance(given, list | tuple) else [given]
     found: dict[str, AbstractConstraint] = {}
@@ -150,6 +198,9 @@ def _parts(name: str, constraint: Any, x: PyTree) -> dict[str, AbstractConstrain
     """The rows of one of SciPy's constraints by kind: lower <= fun(x) <= upper, or equal."""
     from scipy.optimize import LinearConstraint, NonlinearConstraint
 
+    if isinstance(constraint, Mapping) and constraint.get("type") in ("eq", "ineq") and "fun" in constraint:
+        most = 0.0 if constraint["type"] == "eq" else np.inf
+        constraint = NonlinearConstraint(_with(constraint["fun"], constraint.get("args", ())), 0.0, most)
     if isinstance(constraint, LinearConstraint):
         matrix = constraint.A
         fun: Callable[..., Array] = Linear(matrix).fun
@@ -158,10 +209,11 @@ def _parts(name: str, constraint: Any, x: PyTree) -> dict[str, AbstractConstrain
         matrix, fun = None, _traceable(f"the function of constraint {name!r}", constraint.fun, x)
         rows = int(np.prod(jax.eval_shape(fun, x).shape, dtype=int))
     else:
+        found = dict(constraint) if isinstance(constraint, Mapping) else type(constraint).__name__
         raise TypeError(
-            f"constraint {name!r} must be a scipy.optimize.LinearConstraint or NonlinearConstraint, found "
-            f"{type(constraint).__name__}. A dictionary with 'type' and 'fun' is NonlinearConstraint(fun, 0, 0) for "
-            "'eq' and NonlinearConstraint(fun, 0, np.inf) for 'ineq'."
+            f"constraint {name!r} must be a scipy.optimize.LinearConstraint or NonlinearConstraint, or a dictionary "
+            f"with 'type' ('eq' or 'ineq') and 'fun', found {found}. Constraints of Lariax go by name: "
+            "constraints={'name': lx.AtMost(fun, bound, samples=None)}."
         )
     low, high = (np.broadcast_to(np.asarray(end, float).ravel(), rows) for end in (constraint.lb, constraint.ub))
     if (low > high).any() or np.isnan(low).any() or np.isnan(high).any():

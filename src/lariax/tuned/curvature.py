@@ -142,8 +142,8 @@ def within_eigenvalue(xp: Any, curvature: Curvature, eigenvalue: Any, tiny: Any)
 
 
 def with_gradient(xp: Any, curvature: Curvature, gradient: Any, size: Any, noise: Any = None) -> Curvature:
-    """With L enough for ||grad f||^2 = `gradient` and x.x = `size`: a step along grad f is at most ten times as long as
-    x, though linear functions have no curvature. Where kinks give one of this `noise`, steps are shorter."""
+    """With L enough for ||grad f||^2 = `gradient` and x.x = `size`: a step along grad f is at most as long as x,
+    though linear functions have no curvature. Where kinks give one of this `noise`, steps are shorter."""
     steep = LINEAR_CURVATURE * xp.sqrt(gradient)
     if noise is not None:
         steep = xp.maximum(steep, noisy_slope(xp, gradient, noise))

@@ -1,5 +1,5 @@
-"""What several packages need and no one of them owns: checks of options, warnings, pages that help, and files that are
-whole or not there."""
+"""What several packages need and no one of them owns: checks of options, warnings, tables, pages that help, and files
+that are whole or not there."""
 
 from lariax.utils._files import write_atomically
 from lariax.utils._options import (
@@ -12,6 +12,7 @@ from lariax.utils._options import (
     takes,
 )
 from lariax.utils._pages import HelpfulError, page, with_help
+from lariax.utils._tables import narrow_table
 from lariax.utils._warnings import LariaxWarning, warn
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "did_you_mean",
     "explains_options",
     "is_number",
+    "narrow_table",
     "page",
     "takes",
     "warn",
