@@ -5,7 +5,7 @@
 A byte-level GPT-2 learns the prose of Python's docstrings, then its code. Fine-tuned freely it forgets the prose; with
 the loss on prose bounded by what it was, plus 0.05, it keeps it. Both texts come with Python.
 
-`--width 384 --layers 6 --steps 2000` takes a GPU some minutes.
+`--width 384 --layers 6 --steps 2000` is for a GPU.
 """
 
 import argparse

@@ -8,12 +8,12 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-from examples import biased
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
 import lariax as lx
+from examples import biased
 from lariax import gallery
 from lariax.compilation import keep_programs
 

@@ -51,7 +51,7 @@ def certificates():
 
 
 def cost():
-    head, _, *body = rows(page("cost"))
+    head, _, *body = rows(page("cost").split("\n## ")[0])
     ratios = [float(row[head.index("ratio (goal 2.5)")]) for row in body]
     return [f"**{min(ratios):.1f} to {max(ratios):.1f}** times"]
 

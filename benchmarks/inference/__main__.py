@@ -54,7 +54,7 @@ def main() -> None:
             print(" | ".join(rows[-1]), f"({numbers.seconds:.0f} s of CPU)", flush=True)
     if not options.only:
         rows += _beside_the_rival(options.seeds)
-        rows.append(_row(*path.measured(options.seeds // 5)))
+        rows.append(_row(*path.measured(min(60, options.seeds))))
         print(" | ".join(rows[-1]), flush=True)
     words = f"Not within the band: {', '.join(failed)}." if failed else "All cases are within the band."
     head = ["case", *(f"{part}, %" for part in PARTS), *(f"{part}, width" for part in PARTS), "ambiguous, %", "refused"]

@@ -140,12 +140,11 @@ def test_scales_change_only_where_they_are_far_off():
 
 
 def test_a_bound_that_holds_an_entry_limits_its_scale():
-    """A constraint pulls 1e3 times as much at the last entry, which is held, as at all others: 4 times is left, rounded
+    """A constraint pulls 1e3 times as much at the last entry, which is held, as at all others: as much is left, rounded
     to a power of 2, whatever its curvature; and it does not count for what is usual."""
     held, rows = np.array([False, False, True]), np.array([[3.0, 4.0, 5e3], [0.0, 0.0, 7.0]])
-    np.testing.assert_array_equal(most_growth(np, rows, held), [np.inf, np.inf, 2.0**-8])
+    np.testing.assert_array_equal(most_growth(np, rows, held), [np.inf, np.inf, 2.0**-10])
     np.testing.assert_array_equal(most_growth(np, rows, ~held & False), np.inf)
-    np.testing.assert_array_equal(most_growth(np, rows[:0], held), np.inf)
     np.testing.assert_array_equal(unit_change(np, np.array([1.0, 1.0, 1e-8]), held), [1, 1, 2])
     np.testing.assert_array_equal(unit_change(np, np.ones(3), ~held | held), 1)
 

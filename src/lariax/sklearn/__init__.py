@@ -7,17 +7,22 @@ print(model.status_, model.certificate_)
 """
 
 from lariax.sklearn._classifier import ConstrainedClassifier, NeymanPearsonClassifier, PromiseError
-from lariax.sklearn._constraints import at_least, at_most, each, gap, ratio
+from lariax.sklearn._constraints import at_least, at_most, between, decreasing, each, gap, increasing, ratio
+from lariax.sklearn._regressor import ConstrainedRegressor
 from lariax.utils import LariaxWarning
 
 __all__ = [
     "ConstrainedClassifier",
+    "ConstrainedRegressor",
     "LariaxWarning",
     "NeymanPearsonClassifier",
     "PromiseError",
     "at_least",
     "at_most",
+    "between",
+    "decreasing",
     "each",
     "gap",
+    "increasing",
     "ratio",
 ]

@@ -15,12 +15,12 @@ from scipy.special import expit, softmax
 
 from lariax.sklearn._rates import Plan
 
-SAFEST, LEAST, STEP = 6.0, -1.0, 0.1
+SAFEST, LEAST, STEP = 10.0, -1.0, 0.1
 """Margins to try, in standard errors: the first, the last, and the distance between two."""
 
-DEAREST = 2.0
-"""Candidates that cost more than so many times the cheapest one without a margin are not taken for the sake of a
-promise: to accept everybody keeps many a bound, and is of no use."""
+DEAREST, NEAR = 2.0, 5.0
+"""Candidates that cost more than so many times the cheapest one that meets the bounds, or misses them by so many
+standard errors, are not taken for the sake of a promise: to accept everybody keeps many a bound, and is of no use."""
 
 MOST_THRESHOLDS = 400
 
@@ -154,12 +154,16 @@ def margins(plan: Plan, rates: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
 def sequence(plan: Plan, sweeps: Sequence[Sweep], sizes: np.ndarray) -> list[Candidate]:
     """Candidates from the safest to the cheapest; each costs less than all before it."""
-    margin = np.concatenate([margins(plan, one.rates, sizes) for one in sweeps])
-    cost = np.concatenate([one.cost for one in sweeps])
+    return ordered(sweeps, [margins(plan, one.rates, sizes) for one in sweeps])
+
+
+def ordered(sweeps: Sequence[Sweep], all_margins: Sequence[np.ndarray], dearest: float = DEAREST) -> list[Candidate]:
+    """The sequence, from the margins of every threshold of every model."""
+    margin, cost = np.concatenate(all_margins), np.concatenate([one.cost for one in sweeps])
     shift = np.concatenate([one.shifts for one in sweeps])
     model = np.concatenate([np.full(len(one.shifts), i) for i, one in enumerate(sweeps)])
-    meeting = cost[margin >= min(0.0, float(margin.max()))]
-    affordable = cost <= DEAREST * float(meeting.min()) + 1e-9
+    near = cost[margin >= min(-NEAR, float(margin.max()))]
+    affordable = cost <= dearest * max(float(near.min()), 1e-300) + 1e-9
     margin = np.where(affordable, margin, -np.inf)
     order = np.lexsort((np.abs(shift), cost, -margin))
     first = min(SAFEST, float(margin.max()))

@@ -22,7 +22,18 @@ from lariax.utils import check_among, check_confidence, is_number, warn
 
 
 class PromiseError(RuntimeError):
-    """The constraints could not be promised, and `raise_on_failure=True` asked for an exception."""
+    """The constraints could not be promised, and `raise_on_failure=True` asked for an exception.
+
+    >>> import lariax.sklearn as ls
+    >>> from sklearn.datasets import make_classification
+    >>> X, y = make_classification(2000, n_features=5, class_sep=2.0, flip_y=0.0, random_state=0)
+    >>> out_of_reach = {"recall": ls.at_least(0.999), "false_alarm": ls.at_most(0.001)}
+    >>> try:
+    ...     ls.ConstrainedClassifier(out_of_reach, raise_on_failure=True, random_state=0).fit(X, y)
+    ... except ls.PromiseError:
+    ...     print("not promised")
+    not promised
+    """
 
 
 class _Classifier(ClassifierMixin, BaseEstimator):
@@ -67,8 +78,10 @@ class _Classifier(ClassifierMixin, BaseEstimator):
         check_confidence(self.confidence)
         if not (is_number(self.C) and self.C > 0):
             raise ValueError(f"C must be positive, found {self.C!r}.")
-        if not (is_number(self.kept) and 0 < self.kept < 1):
-            raise ValueError(f"kept is a share of the rows, above 0 and below 1, found {self.kept!r}.")
+        if not isinstance(self.hidden, tuple | list) or not all(is_number(w, int) and w > 0 for w in self.hidden):
+            raise ValueError(f"hidden takes the widths of the hidden layers, such as (64, 32), found {self.hidden!r}.")
+        if self.kept is not None and not (is_number(self.kept) and 0 < self.kept < 1):
+            raise ValueError(f"kept is a share of the rows, above 0 and below 1, or None, found {self.kept!r}.")
         return self._limits()
 
     def _fitted(
@@ -94,12 +107,17 @@ class _Classifier(ClassifierMixin, BaseEstimator):
         own = compute_sample_weight(self.class_weight, y[used]) if self.class_weight is not None else 1.0
         rows = Rows(X[used], codes, weight[used] * own, weight[used])
         asked = Asked(self.promise, self.confidence, self.kept, self._objective)
-        outcome = settled(rows, plan, self._trainer(), asked, check_random_state(self.random_state))
+        random = check_random_state(self.random_state)
+        outcome = settled(rows, plan, self._trainer(random), asked, random)
         self._take(outcome, plan)
         return self
 
-    def _trainer(self) -> Trainer:
-        return LinearTrainer(self.C)
+    def _trainer(self, random: np.random.RandomState) -> Trainer:
+        if not self.hidden:
+            return LinearTrainer(float(self.C))
+        from lariax.sklearn._network import NetworkTrainer  # JAX is slow to import, and linear models do without
+
+        return NetworkTrainer(tuple(self.hidden), float(self.C), int(random.randint(2**31 - 1)))
 
     def _take(self, outcome: Outcome, plan: Plan) -> None:
         """Set what the estimator shows, and say so if the promise could not be made."""
@@ -112,7 +130,7 @@ class _Classifier(ClassifierMixin, BaseEstimator):
         )
         names = dict.fromkeys(row.name for row in plan.rows)
         at = {name: [i for i, row in enumerate(plan.rows) if row.name == name] for name in names}
-        self.multipliers_ = {name: outcome.model.multipliers[numbers] for name, numbers in at.items()}
+        self.multipliers_ = {name: outcome.multipliers[numbers] for name, numbers in at.items()}
         self.history_ = {
             "loss": np.asarray([model.loss for model in outcome.models]),
             "iterations": np.asarray([model.iterations for model in outcome.models]),
@@ -124,16 +142,33 @@ class _Classifier(ClassifierMixin, BaseEstimator):
                 raise PromiseError(outcome.message)
             warn(outcome.message)
 
+    def _part(self, linear: str, network: str, name: str) -> Any:
+        check_is_fitted(self, "status_")
+        for part in (linear, network):
+            if part and hasattr(self._model, part):
+                return getattr(self._model, part)
+        kind = "a network: see coefs_ and intercepts_" if self.hidden else "linear: see coef_ and intercept_"
+        raise AttributeError(f"{name} is not there: the model is {kind}.")
+
     @property
     def coef_(self) -> np.ndarray:
         """Of a linear model: (1, features) for two classes, else (classes, features)."""
-        check_is_fitted(self, "classes_")
-        return np.ascontiguousarray(self._model.coef.T)
+        return np.ascontiguousarray(self._part("coef", "", "coef_").T)
 
     @property
     def intercept_(self) -> np.ndarray:
-        check_is_fitted(self, "classes_")
-        return np.asarray(self._model.intercept)
+        """Of a linear model."""
+        return np.asarray(self._part("intercept", "", "intercept_"))
+
+    @property
+    def coefs_(self) -> list[np.ndarray]:
+        """Of a network: the weights of each layer, on scaled inputs."""
+        return list(self._part("", "weights", "coefs_"))
+
+    @property
+    def intercepts_(self) -> list[np.ndarray]:
+        """Of a network: the biases of each layer."""
+        return list(self._part("", "biases", "intercepts_"))
 
     def _scores(self, X: Any) -> np.ndarray:
         check_is_fitted(self, "status_")
@@ -165,7 +200,15 @@ class _Classifier(ClassifierMixin, BaseEstimator):
 
 
 class ConstrainedClassifier(_Classifier):
-    """A classifier under constraints on its rates, which hold on new data with the confidence that is asked for."""
+    """A classifier under constraints on its rates, which hold on new data with the confidence that is asked for.
+
+    >>> import lariax.sklearn as ls
+    >>> from sklearn.datasets import make_classification
+    >>> X, y = make_classification(2000, n_features=5, class_sep=2.0, flip_y=0.0, random_state=0)
+    >>> model = ls.ConstrainedClassifier({"recall": ls.at_least(0.8)}, random_state=0).fit(X, y)
+    >>> model.status_
+    'promised'
+    """
 
     def __init__(
         self,
@@ -175,7 +218,7 @@ class ConstrainedClassifier(_Classifier):
         confidence: float = 0.95,
         *,
         C: float = 1.0,
-        kept: float = 0.5,
+        kept: float | None = None,
         class_weight: Any = None,
         raise_on_failure: bool = False,
         random_state: Any = None,
@@ -195,7 +238,15 @@ class ConstrainedClassifier(_Classifier):
 
 
 class NeymanPearsonClassifier(_Classifier):
-    """The fewest misses at a bounded rate of false alarms, which holds on new data."""
+    """The fewest misses at a bounded rate of false alarms, which holds on new data.
+
+    >>> import lariax.sklearn as ls
+    >>> from sklearn.datasets import make_classification
+    >>> X, y = make_classification(2000, n_features=5, class_sep=2.0, flip_y=0.0, random_state=0)
+    >>> model = ls.NeymanPearsonClassifier(max_false_alarm=0.2, random_state=0).fit(X, y)
+    >>> model.status_
+    'promised'
+    """
 
     def __init__(
         self,
@@ -205,7 +256,7 @@ class NeymanPearsonClassifier(_Classifier):
         confidence: float = 0.95,
         *,
         C: float = 1.0,
-        kept: float = 0.5,
+        kept: float | None = None,
         class_weight: Any = None,
         raise_on_failure: bool = False,
         random_state: Any = None,

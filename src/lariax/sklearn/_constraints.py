@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from lariax.utils import did_you_mean, is_number
 
 By: TypeAlias = str | int | tuple[str | int, ...]
@@ -21,6 +23,9 @@ RATES = (
     "mean_score",
 )
 """Rates of a classifier; all are between 0 and 1."""
+
+ERRORS = ("mean_error", "absolute_error", "squared_error", "coverage")
+"""Means of a regressor: of prediction - y, its size, its square; and the share of rows with y up to the prediction."""
 
 LABELLED = frozenset(RATES) - {"error", "accuracy"}
 """Rates of one class: of `label=`, by default of the second class of two, or of each class of several."""
@@ -104,11 +109,47 @@ class each:
     by: By
 
 
+@dataclass(frozen=True)
+class between:
+    """Of a regressor's coefficients, or of their sum: at least `low` and at most `high`; `features` says which ones.
+
+    >>> import lariax.sklearn as ls
+    >>> constraints = {"coef": ls.between(low=0.0, features=("age",)), "coef_sum": ls.between(1.0, 1.0)}
+    """
+
+    low: float = -np.inf
+    high: float = np.inf
+    features: tuple[str | int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class increasing:
+    """The prediction never falls when one of these features rises and the others stay.
+
+    >>> import lariax.sklearn as ls
+    >>> constraints = {"monotone": [ls.increasing(("rooms",)), ls.decreasing(("age",))]}
+    """
+
+    features: tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class decreasing:
+    """The prediction never rises when one of these features rises and the others stay.
+
+    >>> import lariax.sklearn as ls
+    >>> constraints = {"monotone": ls.decreasing(("age",))}
+    """
+
+    features: tuple[str | int, ...]
+
+
 Limit: TypeAlias = at_least | at_most | gap | ratio | each
 
 
-def checked(constraints: Any, rates: Sequence[str] = RATES) -> dict[str, tuple[str, Limit]]:
-    """Name of the constraint: its rate and its limit. Several limits of one rate are numbered."""
+def checked(constraints: Any, rates: Sequence[str] = RATES, others: Sequence[str] = ()) -> dict[str, tuple[str, Limit]]:
+    """Name of the constraint: its rate and its limit. Several limits of one rate are numbered. `others`: names that are
+    looked after elsewhere, and only have to be known."""
     if constraints is None:
         return {}
     if not isinstance(constraints, Mapping):
@@ -117,25 +158,29 @@ def checked(constraints: Any, rates: Sequence[str] = RATES) -> dict[str, tuple[s
         )
     found: dict[str, tuple[str, Limit]] = {}
     for rate, limits in constraints.items():
+        if rate in others:
+            continue
         if rate not in rates:
-            hint = did_you_mean(rate, rates)
-            raise ValueError(f"there is no rate {rate!r}. {hint}The rates are {', '.join(rates)}.")
+            hint, known = did_you_mean(rate, (*rates, *others)), ", ".join((*rates, *others))
+            raise ValueError(f"there is no rate {rate!r}. {hint}The rates are {known}.")
         several = list(limits) if isinstance(limits, list | tuple) else [limits]
         for number, limit in enumerate(several, 1):
-            _check_limit(rate, limit)
+            _check_limit(rate, limit, rate in RATES)
             found[rate if len(several) == 1 else f"{rate} {number}"] = (rate, limit)
     _check_contradictions(found)
     return found
 
 
-def _check_limit(rate: str, limit: Any) -> None:
+def _check_limit(rate: str, limit: Any, is_share: bool) -> None:
     inner = limit.limit if isinstance(limit, each) else limit
     if not isinstance(inner, at_least | at_most | gap | ratio) or (isinstance(limit, each) and isinstance(inner, gap)):
         raise TypeError(
             f"constraints[{rate!r}] must be at_least, at_most, gap, ratio or each of at_least or at_most (or a list of "
             f"them), found {limit!r}."
         )
-    if not (is_number(inner.bound) and 0 <= inner.bound <= 1):
+    if not (is_number(inner.bound) and np.isfinite(inner.bound)):
+        raise ValueError(f"constraints[{rate!r}]: a bound is a finite number, found {inner.bound!r}.")
+    if is_share and not 0 <= inner.bound <= 1:
         raise ValueError(
             f"constraints[{rate!r}]: a bound is a share between 0 and 1, found {inner.bound!r}: nothing can meet it."
         )

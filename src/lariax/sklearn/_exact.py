@@ -5,10 +5,9 @@ the chance to see counts at least as good as these, if the rate were just not go
 """
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
-from scipy.special import bdtr, bdtrc, betaincinv, ndtri
+from scipy.special import bdtr, bdtrc, betaincinv, ndtri, stdtrit
 from scipy.stats import binom
 
 NUISANCE = 1e-3
@@ -25,6 +24,7 @@ class Count:
     hits: float
     rows: float
     squares: float | None = None  # None: the values are 0 or 1
+    bounded: bool = True  # between 0 and 1; else there is no exact bound, and Student's is taken
 
     @property
     def rate(self) -> float:
@@ -34,12 +34,14 @@ class Count:
     def flipped(self) -> "Count":
         """The same of 1 - value."""
         squares = None if self.squares is None else self.rows - 2 * self.hits + self.squares
-        return Count(self.rows - self.hits, self.rows, squares)
+        return Count(self.rows - self.hits, self.rows, squares, self.bounded)
 
 
 def upper(count: Count, error: float) -> float:
     """Above the true rate but for a chance of `error`: Clopper and Pearson for answers, Maurer and Pontil's empirical
     Bernstein bound for values."""
+    if not count.bounded:
+        return _student(count, error)
     if not count.rows:
         return 1.0
     if count.squares is not None:
@@ -60,6 +62,13 @@ def _bernstein(count: Count, error: float) -> float:
     variance = max(count.squares / n - mean**2, 0.0) * n / (n - 1)
     log = np.log(2 / error)
     return float(min(1.0, mean + np.sqrt(2 * variance * log / n) + 7 * log / (3 * (n - 1))))
+
+
+def _student(count: Count, error: float) -> float:
+    if count.rows < 2 or count.squares is None:
+        return float("inf")
+    variance = max(count.squares / count.rows - count.rate**2, 0.0) / (count.rows - 1)
+    return float(count.rate - stdtrit(count.rows - 1, error) * np.sqrt(variance))
 
 
 def shown(first: Count, second: Count | None, sign: int, slope: float, bound: float, error: float) -> bool:
@@ -90,35 +99,34 @@ def p_value(first: Count, second: Count, sign: int, slope: float, bound: float, 
     t = sign * (first.rate - slope * second.rate)
     low, high = lower(second, NUISANCE / 2), upper(second, NUISANCE / 2)
     extra = NUISANCE + TAIL
-    edges = np.linspace(low, high, 17)
-    cells = list(pairwise(edges))
+    edges = np.linspace(low, high, 5)
+    ends = np.stack([edges[:-1], edges[1:]], axis=1)
     worst = 0.0
-    for depth in range(7):
-        bounds = [_chance(first, second, sign, slope, bound, t, a, b) for a, b in cells]
-        points = [_chance(first, second, sign, slope, bound, t, (a + b) / 2, (a + b) / 2) for a, b in cells]
-        worst = max(worst, *points)
-        top = max(bounds)
+    for depth in range(9):
+        middles = ends.mean(axis=1, keepdims=True)
+        found = _chances(first, second, sign, slope, bound, t, np.concatenate([ends, middles @ np.ones((1, 2))]))
+        highest, points = found[: len(ends)], found[len(ends) :]
+        worst, top = max(worst, float(points.max())), float(highest.max())
         clear = stop is not None and (worst + extra > stop or top + extra <= stop)
-        if clear or depth == 6 or top - worst < 1e-4:
-            return min(1.0, top + extra)
-        kept = [(a, b) for (a, b), value in zip(cells, bounds, strict=True) if value > worst]
-        cells = [half for a, b in kept for half in ((a, (a + b) / 2), ((a + b) / 2, b))]
-    raise AssertionError("unreachable")
+        if clear or depth == 8 or top - worst < 1e-4:
+            break
+        kept, halves = highest > worst, np.concatenate([ends[:, :1], middles, ends[:, 1:]], axis=1)
+        ends = np.concatenate([halves[kept][:, :2], halves[kept][:, 1:]])
+    return min(1.0, top + extra)
 
 
-def _chance(
-    first: Count, second: Count, sign: int, slope: float, bound: float, t: float, low: float, high: float
-) -> float:
-    """The chance of a statistic of t or less, at most, while q is between low and high and p on the boundary."""
-    q, at = (high, low) if sign > 0 else (low, high)
+def _chances(
+    first: Count, second: Count, sign: int, slope: float, bound: float, t: float, cells: np.ndarray
+) -> np.ndarray:
+    """The chance of a statistic of t or less, at most, while q is in a cell and p on the boundary; for each cell."""
+    q, at = (cells[:, 1], cells[:, 0]) if sign > 0 else (cells[:, 0], cells[:, 1])
     p = slope * at + sign * bound
-    if p > 1 if sign > 0 else p < 0:
-        return 0.0  # no rate p is bad enough there
-    p = min(max(p, 0.0), 1.0)
+    out_of_range = p > 1 if sign > 0 else p < 0  # no rate p is bad enough there
+    p = np.clip(p, 0, 1)[:, None]
     n, m = int(first.rows), int(second.rows)
-    start, end = binom.ppf([TAIL / 2, 1 - TAIL / 2], m, q)
-    k = np.arange(int(max(start, 0)), int(end) + 1)
-    weights = binom.pmf(k, m, q)
+    start, end = _range(m, float(q.min()), float(q.max()))
+    k = np.arange(start, end + 1)
+    weights = binom.pmf(k, m, q[:, None])
     slack = 1e-9
     if sign > 0:
         most = np.floor(n * (t + slope * k / m) + slack)
@@ -126,11 +134,20 @@ def _chance(
     else:
         least = np.ceil(n * (slope * k / m - t) - slack)
         tails = np.where(least <= 0, 1.0, np.where(least > n, 0.0, bdtrc(np.clip(least - 1, 0, n), n, p)))
-    return float(np.sum(weights * tails))
+    return np.where(out_of_range, 0.0, np.sum(weights * tails, axis=1))
+
+
+def _range(rows: int, low: float, high: float) -> tuple[int, int]:
+    """Counts outside of which a binomial count falls with a chance of at most TAIL, whatever the rate in between."""
+    start, end = binom.ppf(TAIL / 2, rows, low), binom.ppf(1 - TAIL / 2, rows, high)
+    return int(max(start, 0)), int(end)
 
 
 def difference(first: Count, second: Count, slope: float, error: float) -> tuple[float, float]:
     """An interval for p - slope q that holds but for a chance of `error`, by inverting `shown` (to three digits)."""
+    if first.squares is not None or second.squares is not None:
+        low = lower(first, error / 4) - slope * upper(second, error / 4)
+        return low, upper(first, error / 4) - slope * lower(second, error / 4)
     middle = first.rate - slope * second.rate
     ends = []
     for sign in (-1, 1):

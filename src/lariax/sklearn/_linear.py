@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.sparse
@@ -63,6 +63,9 @@ class LinearTrainer:
     """Trains linear models; C as of `sklearn.linear_model.LogisticRegression`, on scaled features."""
 
     C: float
+
+    levels: ClassVar[tuple[float, ...]] = (0.0, 1.0, 2.0, 3.0, 4.5, 7.0)
+    flatters: ClassVar[bool] = False
 
     def path(self, rows: Rows, plan: Plan, targets: Sequence[np.ndarray | None]) -> list[Linear]:
         """One model for each vector of bounds, each from the one before."""

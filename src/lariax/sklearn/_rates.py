@@ -129,7 +129,7 @@ def planned(constraints: dict[str, tuple[str, Limit]], columns: Columns, y: np.n
                 title = ", ".join(word for word in (group, words) if word)
                 bases.append(Base(rate, label, title, mask & chosen))
                 _check_defined(bases[-1], y, classes)
-            rows.extend(_rows(name, inner, range(first, len(bases))))
+            rows.extend(rows_of(name, inner, range(first, len(bases))))
     return Plan(tuple(bases), tuple(rows), len(classes))
 
 
@@ -144,7 +144,7 @@ def _labels(name: str, rate: str, label: Any, classes: Sequence[Any]) -> list[in
     return found
 
 
-def _rows(name: str, limit: Any, numbers: range) -> Iterator[Row]:
+def rows_of(name: str, limit: Any, numbers: range) -> Iterator[Row]:
     if isinstance(limit, at_least):
         yield from (Row(name, i, None, -1, 0.0, -limit.bound) for i in numbers)
     elif isinstance(limit, at_most):

@@ -63,6 +63,16 @@ class Look(NamedTuple):
     rate_bends: np.ndarray  # (bases, rows): and for one output its second derivative
 
 
+def mixing(plan: Plan) -> np.ndarray:
+    """The matrix that takes rates to the values of the rows of constraints."""
+    mix = np.zeros((len(plan.rows), len(plan.bases)))
+    for number, row in enumerate(plan.rows):
+        mix[number, row.first] += row.sign
+        if row.second is not None:
+            mix[number, row.second] -= row.sign * row.slope
+    return mix
+
+
 class Objective:
     """Loss and soft rates of a linear model on some rows."""
 
@@ -78,11 +88,7 @@ class Objective:
         sharp = np.asarray([base.rate != "mean_score" for base in plan.bases], bool)
         families = ((TEMPERATURE, np.flatnonzero(sharp)), (1.0, np.flatnonzero(~sharp)))
         self.families = [(temperature, members) for temperature, members in families if len(members)]
-        self.mix = np.zeros((len(plan.rows), len(plan.bases)))
-        for number, row in enumerate(plan.rows):
-            self.mix[number, row.first] += row.sign
-            if row.second is not None:
-                self.mix[number, row.second] -= row.sign * row.slope
+        self.mix = mixing(plan)
 
     def look(self, theta: np.ndarray) -> Look:
         scores, y = np.asarray(self.rows.inputs @ theta), self.rows.y

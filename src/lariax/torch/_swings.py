@@ -17,7 +17,7 @@ from lariax.utils import warn
 LOOKS = 16
 """So many looks, the last half of a run or more, are judged,"""
 
-SWINGS_FROM, STAYS_FROM = 8, 64
+SWINGS_FROM, STAYS_FROM = 8, 32
 """once they are so many calls apart: a start may swing, and violated constraints take their time."""
 
 TURNS = 4

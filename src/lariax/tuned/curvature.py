@@ -130,8 +130,8 @@ def within_eigenvalue(xp: Any, curvature: Curvature, eigenvalue: Any, tiny: Any)
 
 
 def with_gradient(xp: Any, curvature: Curvature, gradient: Any, size: Any) -> Curvature:
-    """With L enough for ||grad f||^2 = `gradient` and x.x = `size`: a step along grad f is at most ten times as long as
-    x, though linear functions have no curvature."""
+    """With L enough for ||grad f||^2 = `gradient` and x.x = `size`: a step along grad f is at most as long as x,
+    though linear functions have no curvature."""
     least = LINEAR_CURVATURE * xp.sqrt(gradient) / (1 + xp.minimum(xp.sqrt(size), FARTHEST))
     return curvature._replace(largest=xp.maximum(curvature.largest, least))
 

@@ -395,8 +395,9 @@ class Rule:
         else:
             averaged = average_diagonal(xp, s.diagonal, seen.diagonal)
             change = unit_change(xp, averaged, averaged < 0 if held is None else held)
-            if held is not None:
-                change = xp.minimum(change, most_growth(xp, s.shape.jacobian, held))
+            if held is not None and s.shape.jacobian.shape[0]:  # an entry without curvature would not grow again
+                pressing = xp.where((s.weights != 0)[:, None], s.shape.jacobian, 0)
+                change = xp.where(averaged > 0, xp.minimum(change, most_growth(xp, pressing, held)), change)
             s = s._replace(diagonal=averaged * change**2)
         noisier, steeper = growth(xp, change, seen)
         return s._replace(

@@ -154,7 +154,7 @@ def most_growth(xp: Any, jacobian: Any, held: Any) -> Any:
     short enough for the constraints, whose gradients are the rows of J, to pull at the others."""
     squares, tiny = jacobian**2, xp.finfo(jacobian.dtype).tiny
     free = xp.sum(xp.where(held, 0, squares), axis=1, keepdims=True)
-    beside = xp.max(xp.where(free > 0, squares / xp.where(free > 0, free, 1), 0), axis=0, initial=0)
+    beside = xp.max(xp.where(free > 0, squares / xp.where(free > 0, free, 1), 0), axis=0)
     power = xp.floor(xp.log2(HELD_PULL) - xp.log2(beside + tiny) / 2)
     return xp.where(held & (beside > 0), 2.0**power, xp.inf)
 
