@@ -167,6 +167,17 @@ def test_neyman_pearson_is_the_order_statistic_of_its_rows():
     assert 1.2816 < threshold < 1.55  # 1.2816 keeps the bound exactly
 
 
+@pytest.mark.long
+def test_a_network_keeps_a_bound_too(numbers):
+    x, y, people = numbers
+    limits = {"recall": ls.at_least(0.7)}
+    model = ls.ConstrainedClassifier(limits, hidden=(16,), random_state=0).fit(x, y, sensitive_features=people)
+    assert model.status_ == "promised"
+    assert [weights.shape for weights in model.coefs_] == [(3, 16), (16, 1)]
+    assert not hasattr(model, "coef_")
+    assert np.array_equal(pickle.loads(pickle.dumps(model)).predict(x), model.predict(x))
+
+
 # --- the ways data arrive
 
 

@@ -55,6 +55,14 @@ class History(eqx.Module):
         """A `pandas.DataFrame`; columns of vectors and of named things are spread out: `multipliers.gap`, `x[0]`."""
         import pandas as pd
 
+        return pd.DataFrame(self._flat())
+
+    def to_records(self) -> list[dict[str, float]]:
+        """One dictionary of floats a record, with the names of `to_pandas`: what loggers of experiments take."""
+        flat = {title: np.asarray(column, float).tolist() for title, column in self._flat().items()}
+        return [dict(zip(flat, row, strict=True)) for row in zip(*flat.values(), strict=True)]
+
+    def _flat(self) -> dict[str, Any]:
         flat: dict[str, Any] = {}
         for name in self.keys():
             column = self.columns[name]
@@ -66,7 +74,7 @@ class History(eqx.Module):
                     flat[title] = part
                 else:
                     flat.update({f"{title}[{i}]": part[:, i] for i in range(part.shape[1])})
-        return pd.DataFrame(flat)
+        return flat
 
 
 @dataclass(frozen=True, eq=False)
