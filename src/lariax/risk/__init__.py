@@ -1,16 +1,8 @@
 """Measures of risk, in the place of a mean: as an objective, or in `AtMost`."""
 
-from lariax.risk._lift import Lift, lift_of
-from lariax.risk._measures import AbstractRisk, Chance, CVaR, Entropic, MeanDeviation, Quantile, WorstCase
+from lariax.risk._lift import Lift as Lift
+from lariax.risk._lift import lift_of as lift_of
+from lariax.risk._measures import AbstractRisk as AbstractRisk
+from lariax.risk._measures import Chance, CVaR, Entropic, MeanDeviation, Quantile, WorstCase
 
-__all__ = [
-    "AbstractRisk",
-    "CVaR",
-    "Chance",
-    "Entropic",
-    "Lift",
-    "MeanDeviation",
-    "Quantile",
-    "WorstCase",
-    "lift_of",
-]
+__all__ = ["CVaR", "Chance", "Entropic", "MeanDeviation", "Quantile", "WorstCase"]

@@ -111,7 +111,11 @@ class CVaR(AbstractRisk):
 
 
 class MeanDeviation(AbstractRisk):
-    """Mean plus `weight` standard deviations of fun; a vector is taken entry by entry."""
+    """Mean plus `weight` standard deviations of fun; a vector is taken entry by entry.
+
+    >>> import lariax as lx
+    >>> steady = lx.AtMost(lx.risk.MeanDeviation(lambda x, z: x * z, weight=2.0), 1.0)
+    """
 
     fun: Callable[..., Array]
     weight: float = 1.0
@@ -138,7 +142,11 @@ class MeanDeviation(AbstractRisk):
 
 
 class Entropic(AbstractRisk):
-    """log E[exp(aversion * fun)] / aversion: between the mean (aversion near 0) and the maximum."""
+    """log E[exp(aversion * fun)] / aversion: between the mean (aversion near 0) and the maximum.
+
+    >>> import lariax as lx
+    >>> careful = lx.AtMost(lx.risk.Entropic(lambda x, z: x * z, aversion=0.5), 1.0)
+    """
 
     fun: Callable[..., Array]
     aversion: float = 1.0
@@ -166,6 +174,9 @@ class WorstCase(AbstractRisk):
 
     For another distribution than that of the samples, multiply by its likelihood ratio: `fun = lambda x, s: loss(x, s)
     * ratios(s)`.
+
+    >>> import jax.numpy as jnp, lariax as lx
+    >>> both = lx.AtMost(lx.risk.WorstCase(lambda x, z: jnp.stack([x * z, -x])), 1.0)
     """
 
     fun: Callable[..., Array]
@@ -230,7 +241,11 @@ def Chance(fun: Callable[..., Array], probability: ArrayLike | None = None, **op
 
 
 class Quantile(AbstractRisk):
-    """The value at risk: fun is above it in the share 1 - level of all cases. Entry by entry."""
+    """The value at risk: fun is above it in the share 1 - level of all cases. Entry by entry.
+
+    >>> import lariax as lx
+    >>> rarely = lx.AtMost(lx.risk.Quantile(lambda x, z: x * z, level=0.95), 1.0)
+    """
 
     fun: Callable[..., Array]
     level: float
