@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
 from jaxtyping import Array
@@ -41,7 +40,8 @@ def kkt_point(
     """min F(x) subject to C(x) = 0, or <= 0 where `inequality` says so, and bounds on the entries of x.
 
     Bounds are two numbers, or one row of two for each entry. `dependent` rows follow from the others. Everything is in
-    double precision, whatever JAX works with otherwise.
+    double precision, whatever JAX works with otherwise; compiled, since single operations on NumPy's arrays are kept in
+    the precision in which they ran first.
     """
     with jax.enable_x64(True):
         guess = np.asarray(guess, float)
@@ -51,7 +51,7 @@ def kkt_point(
         equal = np.setdiff1d(np.flatnonzero(~flags), np.asarray(dependent, int))
         bent = np.flatnonzero(flags)
         x = _slsqp(objective, residuals, equal, bent, guess, limits)
-        close = np.abs(np.asarray(residuals(jnp.asarray(x))))[bent] < ACTIVE
+        close = np.abs(np.asarray(jax.jit(residuals)(x)))[bent] < ACTIVE
         active = np.concatenate([equal, bent[close]]).astype(int)
         free = (x > limits[0] + ACTIVE) & (x < limits[1] - ACTIVE)
         return _newton(objective, residuals, len(flags), x, active, free)
@@ -124,7 +124,7 @@ def _newton(
     multipliers[active] = y
     return KKT(
         x,
-        float(objective(jnp.asarray(x))),
+        float(jax.jit(objective)(x)),
         multipliers,
         active,
         free,

@@ -26,14 +26,18 @@ def units_of(oracle: Oracle) -> Int[np.ndarray, " d"] | None:
     return units(list(coordinates.shapes), jax.tree.leaves(oracle.problem.simple.tied(like)))
 
 
-def scales_at(oracle: Oracle, point: Vector, batches: Batch) -> tuple[Vector, HessianEstimate] | None:
+def scales_at(
+    oracle: Oracle, point: Vector, batches: Batch, *, by_pull: bool = True
+) -> tuple[Vector, HessianEstimate] | None:
     """Scales for the start, those that make the curvature equal along all axes, and the curvature there. None: all
-    variables have one unit, or a function of the user can be differentiated only once (`jax.custom_vjp`)."""
+    variables have one unit, or a function of the user can be differentiated only once (`jax.custom_vjp`).
+
+    `by_pull`: where nothing is curved, by the gradients of constraints, which a penalty makes the curvature of."""
     labels = units_of(oracle)
     if labels is None:
         return None
     try:
-        return _balanced_scales(oracle, point, batches, labels)
+        return _balanced_scales(oracle, point, batches, labels, by_pull)
     except (TypeError, ValueError) as error:
         if "jvp" not in str(error).lower():
             raise
@@ -41,14 +45,14 @@ def scales_at(oracle: Oracle, point: Vector, batches: Batch) -> tuple[Vector, He
 
 
 def _balanced_scales(
-    oracle: Oracle, point: Vector, batches: Batch, labels: Int[np.ndarray, " d"]
+    oracle: Oracle, point: Vector, batches: Batch, labels: Int[np.ndarray, " d"], by_pull: bool
 ) -> tuple[Vector, HessianEstimate]:
     weights = jnp.zeros(oracle.rows, oracle.dtype)
     gradients = objective_gradients(oracle, point, batches)
     slopes = _by_unit(jnp.mean(gradients**2, axis=0), labels)
     noise = _by_unit(jnp.var(gradients, axis=0, ddof=1 if gradients.shape[0] > 1 else 0), labels)
     rows = None
-    if oracle.rows and is_whitened(oracle.rows, point.size):
+    if by_pull and oracle.rows and is_whitened(oracle.rows, point.size):
         rows = oracle.jacobian(point, batches.first)
 
     def turn(i: Array, carry: tuple[Vector, HessianEstimate]) -> tuple[Vector, HessianEstimate]:

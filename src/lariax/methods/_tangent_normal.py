@@ -180,7 +180,7 @@ class TangentNormal(AbstractMethod):
 
     def init(self, oracle: Oracle, point: Vector, batches: Batch) -> TangentState:
         each = objective_gradients(oracle, point, batches)
-        found = scales_at(oracle, point, batches) if _has_matrix(oracle) else None
+        found = scales_at(oracle, point, batches, by_pull=False) if _has_matrix(oracle) else None
         metric = None if found is None else found[0]
         if metric is not None:
             oracle, point, each = replace(oracle, scaling=metric), point / metric, metric * each

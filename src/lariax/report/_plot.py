@@ -61,17 +61,19 @@ def _figure(**options: Any) -> Any:
 def _draw(axes: Any, panel: Panel, runs: Sequence[SavedRun], against: str) -> None:
     from matplotlib.ticker import EngFormatter
 
-    several = len(runs) > 1
+    several, is_positive = len(runs) > 1, False
     major = [line for line in panel.lines if not line.minor]
     for place, line in enumerate(panel.lines):
         colour = f"C{line.run if several else (place if not (line.minor or line.raw) else place - 1)}"
         x = runs[line.run].history[(against,)]
         style = {"linewidth": 0.9, "linestyle": ":"} if line.minor else {"linewidth": 1.5}
         style = {"linewidth": 0.8, "alpha": 0.35} if line.raw else style
-        axes.plot(x, _drawable(line, panel), color=colour, label=_name(line, runs, several), **style)
+        y = _drawable(line, panel)
+        is_positive |= bool(np.any(y > 0))
+        axes.plot(x, y, color=colour, label=_name(line, runs, several), **style)
     if panel.bound is not None:
         axes.axhline(panel.bound, color="0.4", linewidth=1, linestyle="--")
-    if panel.logarithmic:
+    if panel.logarithmic and is_positive:
         axes.set_yscale("log", nonpositive="clip")
     _draw_marks(axes, panel, runs, against)
     axes.set_title(short(panel.title).replace("$", r"\$"), loc="left", fontsize=10)

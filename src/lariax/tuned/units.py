@@ -100,10 +100,10 @@ def balanced(xp: Any, scales: Any, seen: HessianEstimate) -> Any:
     by_noise, loud = levelled(xp.where(has_noise, noise, 0))
     by_slope, steep = levelled(slopes)
     by_pull, _ = levelled(pull + 0 * slopes)
-    rest = xp.where((pull > 0) & ~xp.any(curved), by_pull, xp.where(has_noise, by_noise, by_slope))
-    return _where_seen(
-        xp, curved | (slopes > 0) | (pull > 0), xp.where(curved & ~xp.where(has_noise, loud, steep), jacobi, rest)
-    )
+    pulled = (pull > 0) & ~xp.any(curved)
+    rest = xp.where(pulled, by_pull, xp.where(has_noise, by_noise, by_slope))
+    known = curved | (slopes > 0) | pulled
+    return _where_seen(xp, known, xp.where(curved & ~xp.where(has_noise, loud, steep), jacobi, rest))
 
 
 def natural_length(xp: Any, scales: Any, seen: HessianEstimate, z: Any) -> Any:
