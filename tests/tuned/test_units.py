@@ -218,3 +218,27 @@ def test_a_row_that_few_samples_show_is_not_lost():
     assert error == shape.variance
     nothing = shape._replace(jacobian=np.zeros((1, 3)), variance=np.zeros(1))
     np.testing.assert_array_equal(average_jacobian(np, nothing, np.ones((1, 3)), np.full(1, 5.0))[0], 1)
+
+
+def test_an_entry_that_only_constraints_pull_at_has_the_smallest_unit():
+    """Without slope, noise and curvature of its own, beside one that is curved: there is nothing to divide by."""
+    seen = HessianEstimate(
+        diagonal=np.array([4.0, 0.0]),
+        slopes=np.array([1.0, 0.0]),
+        noise=np.array([0.1, 0.0]),
+        largest=4.0,
+        pull=np.array([0.5, 0.5]),
+    )
+    np.testing.assert_array_equal(balanced(np, np.ones(2), seen), [1.0, 1.0])
+
+
+def test_a_variable_that_the_objective_does_not_know_is_found_through_a_constraint():
+    """min ||s||^2 / 2 with E[b - 2 + z] = s, as in the method of moments: b = 2, s = 0."""
+    problem = lx.Problem(
+        lambda x, z: 0.5 * jnp.sum(x["s"] ** 2),
+        samples=lx.Distribution(lambda key: jax.random.normal(key, ())),
+        constraints={"moment": lx.Equal(lambda x, z: x["b"] - 2 + 0.1 * z - x["s"])},
+    )
+    result = lx.solve(problem, {"b": jnp.array(0.0), "s": jnp.array(1.0)}, iterations=3_000)
+    assert abs(float(result.x["b"]) - 2) < 0.02
+    assert abs(float(result.x["s"])) < 0.02
