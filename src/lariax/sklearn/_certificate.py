@@ -19,6 +19,7 @@ class Entry:
     group: str
     label: Any
     count: Count
+    estimate: float
     low: float
     high: float
     shown: bool
@@ -53,7 +54,7 @@ class RateCertificate:
         records = [
             {
                 **{name: getattr(entry, name) for name in head},
-                "estimate": entry.count.rate,
+                "estimate": entry.estimate,
                 "low": entry.low,
                 "high": entry.high,
                 "hits": entry.count.hits,
@@ -82,7 +83,7 @@ class RateCertificate:
         lines = [f"{'Promised' if self.holds else 'Not promised'}, from {self.rows:,} {where}:"]
         for entry in self.entries:
             about = " ".join(str(word) for word in (entry.rate, entry.group and f"[{entry.group}]") if word)
-            lines.append(f"  {about}: {entry.count.rate:.4f} [{entry.low:.4f}, {entry.high:.4f}]")
+            lines.append(f"  {about}: {entry.estimate:.4f} [{entry.low:.4f}, {entry.high:.4f}]")
         for name, (middle, low, high) in self.differences.items():
             lines.append(f"  largest difference of {name}: {middle:.4f} [{low:.4f}, {high:.4f}]")
         return "\n".join(lines)
@@ -100,7 +101,15 @@ def certificate_of(plan: Plan, tested: Tested, classes: Any, confidence: float, 
         ok = all(row_shown(row, tested.counts, error) if tested.population else _met(row, tested) for row in alone)
         label = classes[base.label] if base.label >= 0 else None
         entries.append(
-            Entry(rows[0].name, base.rate, base.group, label, count, low, high, holds or (bool(alone) and ok))
+            Entry(
+                rows[0].name if rows else base.rate,
+                base.rate,
+                base.group,
+                label,
+                count,
+                *(base.low + base.width * one for one in (count.rate, low, high)),
+                holds or (bool(alone) and ok),
+            )
         )
     return RateCertificate(
         tested.population, tested.rows, confidence, holds, tuple(entries), _differences(plan, tested, error)

@@ -10,6 +10,7 @@ from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from lariax.sklearn._batches import Batch, columns_of, joined
 from lariax.sklearn._certificate import RateCertificate, certificate_of
 from lariax.sklearn._choose import decided, probabilities
 from lariax.sklearn._constraints import Limit, at_most, checked
@@ -17,6 +18,7 @@ from lariax.sklearn._groups import Columns
 from lariax.sklearn._linear import LinearTrainer
 from lariax.sklearn._promise import Asked, Outcome, Trainer, settled
 from lariax.sklearn._rates import Plan, planned
+from lariax.sklearn._tradeoff import Seen, bound_of, draw, frame_of, named, price
 from lariax.sklearn._train import Rows
 from lariax.utils import check_among, check_confidence, is_number, warn
 
@@ -70,7 +72,71 @@ class _Classifier(ClassifierMixin, BaseEstimator):
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64)
         check_classification_targets(y)
         weight = None if sample_weight is None else _check_sample_weight(sample_weight, X, ensure_non_negative=True)
+        self.__dict__.pop("_batches", None)
         return self._fitted(limits, X, y, weight, sensitive_features, frame)
+
+    def partial_fit(
+        self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None, sensitive_features: Any = None
+    ) -> Self:
+        """Fit on these rows and on all that came by `partial_fit` before: the model and its promise are those of `fit` on
+        all of them. The rows are kept, and pickled with the estimator; `fit` forgets them.
+
+        The promise of each call holds with the confidence that is asked for. That all of many calls are right is less
+        sure.
+
+        Arguments:
+            classes: all classes that may come. There is no model until each has come; without it, until two have.
+            X, y, sample_weight, sensitive_features: as of `fit`.
+        """
+        limits, frame = self._checked(), X
+        batches = getattr(self, "_batches", [])
+        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, reset=not batches)
+        check_classification_targets(y)
+        weight = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
+        columns = columns_of(limits, Columns(sensitive_features, frame, y))
+        rows = joined([*batches, Batch(X, y, weight, columns)])
+        if classes is not None and not np.isin(y, classes).all():
+            raise ValueError(f"y has classes that are not among classes={list(classes)}.")
+        self._batches = [rows]
+        missing = np.setdiff1d([] if classes is None else classes, rows.y[rows.weights > 0])
+        if len(missing) or len(np.unique(rows.y)) < 2:
+            warn(f"there is no model yet: no row of class {', '.join(map(str, missing)) or 'another kind'} has come.")
+            return self
+        return self._fitted(limits, rows.inputs, rows.y, rows.weights, rows.columns, None)
+
+    def tradeoff(self, bounds: Any = None, constraint: str | None = None) -> Any:
+        """The price of a bound: a frame with the objective (the share of errors, or of misses) for each of several
+        bounds, its interval, whether the rows can show the bound, and the multiplier. Models for all bounds are trained
+        from each other, fold by fold; the objective is of rows that they did not see.
+
+        Arguments:
+            bounds: to try; by default nine around the one that was asked for.
+            constraint: its name; by default the first.
+        """
+        return frame_of(price(self._known(), constraint, bounds, check_random_state(self.random_state)))
+
+    def plot_tradeoff(self, bounds: Any = None, constraint: str | None = None, ax: Any = None) -> Any:
+        """`tradeoff` as a curve with its band; returns the axes."""
+        seen = self._known()
+        name = named(seen.plan, constraint)
+        words = {
+            "bound": f"bound on {name}",
+            "objective": f"share of {'errors' if self._objective == 'error' else 'misses'}",
+        }
+        return draw(self.tradeoff(bounds, name), words, bound_of(seen.plan, name), ax)
+
+    def _known(self) -> Seen:
+        check_is_fitted(self, "status_")
+        if not hasattr(self, "_seen"):
+            raise ValueError(
+                "a model leaves its rows behind when it is pickled: fit it again to see the price of a bound."
+            )
+        return self._seen
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(super().__getstate__())
+        state.pop("_seen", None)
+        return state
 
     def _checked(self) -> dict[str, tuple[str, Limit]]:
         """The constraints; everything else that the constructor was given is looked at too."""
@@ -108,7 +174,9 @@ class _Classifier(ClassifierMixin, BaseEstimator):
         rows = Rows(X[used], codes, weight[used] * own, weight[used])
         asked = Asked(self.promise, self.confidence, self.kept, self._objective)
         random = check_random_state(self.random_state)
-        outcome = settled(rows, plan, self._trainer(random), asked, random)
+        trainer = self._trainer(random)
+        self._seen = Seen(rows, plan, trainer, asked)
+        outcome = settled(rows, plan, trainer, asked, random)
         self._take(outcome, plan)
         return self
 

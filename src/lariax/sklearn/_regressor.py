@@ -10,7 +10,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from lariax.sklearn._certificate import RateCertificate, certificate_of
-from lariax.sklearn._choose import Candidate, ordered
+from lariax.sklearn._choose import Candidate, Judged
 from lariax.sklearn._classifier import PromiseError
 from lariax.sklearn._constraints import ERRORS, checked
 from lariax.sklearn._exact import Count
@@ -142,7 +142,7 @@ class ConstrainedRegressor(RegressorMixin, BaseEstimator):
         judged = _cross_fitted(own, targets, random) if len(training) < FEW else None
         residuals = judged or [model.predict(own.inputs) - own.y for model in models]
         swept = [sweep_of(own.plan, one, own.weights, sizes) for one in residuals]
-        candidates = ordered([one for one, _ in swept], [margin for _, margin in swept], np.inf)
+        candidates = Judged([one for one, _ in swept], [margin for _, margin in swept], np.inf).sequence()
         error, plan = 1 - self.confidence, rest.plan
 
         def seen_of(candidate: Candidate) -> list[Count]:
