@@ -24,6 +24,9 @@ standard errors, are not taken for the sake of a promise: to accept everybody ke
 
 MOST_THRESHOLDS = 400
 
+SURE = (2.0, 1.0)
+"""Standard errors by which another threshold, and another model, must cost less to be taken for cheaper."""
+
 
 class Candidate(NamedTuple):
     """A model of the pool, with a threshold."""
@@ -156,8 +159,9 @@ class Judged:
     """Every model of a pool at every threshold, as some rows see it: which of them to take for a margin.
 
     Among those that have the margin the cheapest is the best guess, and a lucky one: a simpler one is taken unless it
-    costs more by a standard error of the difference. Simplest is the model without constraints at its own threshold,
-    then at any other, then a model that was trained for a margin.
+    costs more by `SURE` standard errors of the difference. Simplest is the model without constraints, with its
+    threshold moved as little as can be (if errors are what costs), then with any other threshold, then a model that was
+    trained for a margin.
     """
 
     def __init__(
@@ -166,6 +170,7 @@ class Judged:
         margins: Sequence[np.ndarray],
         dearest: float = DEAREST,
         losses: Callable[[int, float], np.ndarray] | None = None,
+        near_own: bool = True,
     ):
         self.margin, self.cost = np.concatenate(margins), np.concatenate([one.cost for one in sweeps])
         self.shift = np.concatenate([one.shifts for one in sweeps])
@@ -175,27 +180,30 @@ class Judged:
         self.margin = np.where(affordable, self.margin, -np.inf)
         self.safest = float(self.margin.max())
         order = np.lexsort((np.abs(self.shift), -self.margin, self.cost))
-        plain = self.model[order] == 0
-        self.orders = [order[plain & (self.shift[order] == 0.0)], order[plain], order]
+        plain = order[self.model[order] == 0]
+        own = plain[np.argsort(np.abs(self.shift[plain]), kind="stable")]
+        self.orders = [(own, SURE[0] if near_own else -1.0), (plain, SURE[1]), (order, 0.0)]
         self.losses, self.known = losses, dict[int, np.ndarray]()
 
     def at(self, level: float) -> Candidate:
         """The one to take for this margin, or for the largest that there is."""
         level = min(level, self.safest)
-        first = [order[self.margin[order] >= level][:1] for order in self.orders]
-        found = [int(one[0]) for one in first if len(one)]
-        best = next(i for i in found if i == found[-1] or self._as_good(i, found[-1]))
+        found = [(order[self.margin[order] >= level][:1], sure) for order, sure in self.orders]
+        cheapest = int(found[-1][0][0])
+        best = next(int(i[0]) for i, sure in found if len(i) and self._as_good(int(i[0]), cheapest, sure))
         return Candidate(
             int(self.model[best]), float(self.shift[best]), float(self.margin[best]), float(self.cost[best])
         )
 
-    def _as_good(self, simple: int, best: int) -> bool:
-        if self.losses is None:
+    def _as_good(self, simple: int, best: int, sure: float) -> bool:
+        if simple == best:
+            return True
+        if self.losses is None or sure < 0:
             return False
         for i in (simple, best):
             if i not in self.known:
                 self.known[i] = self.losses(int(self.model[i]), float(self.shift[i]))
-        return bool(self.cost[simple] - self.cost[best] <= np.linalg.norm(self.known[simple] - self.known[best]))
+        return bool(self.cost[simple] - self.cost[best] <= sure * np.linalg.norm(self.known[simple] - self.known[best]))
 
     def levels(self, safest: float = SAFEST) -> np.ndarray:
         first = min(safest, self.safest)

@@ -16,11 +16,19 @@ from lariax.sklearn._choose import decided, probabilities
 from lariax.sklearn._constraints import Limit, at_most, checked
 from lariax.sklearn._groups import Columns
 from lariax.sklearn._linear import LinearTrainer
-from lariax.sklearn._promise import Asked, Outcome, Trainer, settled
+from lariax.sklearn._pool import Asked, Trainer
+from lariax.sklearn._promise import Outcome, settled
 from lariax.sklearn._rates import Plan, planned
 from lariax.sklearn._tradeoff import Seen, bound_of, draw, frame_of, named, price
 from lariax.sklearn._train import Rows
 from lariax.utils import check_among, check_confidence, is_number, warn
+
+LEFT_BEHIND = "a model leaves its rows behind when it is pickled: fit it again to see the price of a bound."
+
+
+def check_hidden(hidden: Any) -> None:
+    if not isinstance(hidden, tuple | list) or not all(is_number(width, int) and width > 0 for width in hidden):
+        raise ValueError(f"hidden takes the widths of the hidden layers, such as (64, 32), found {hidden!r}.")
 
 
 class PromiseError(RuntimeError):
@@ -78,8 +86,8 @@ class _Classifier(ClassifierMixin, BaseEstimator):
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None, sensitive_features: Any = None
     ) -> Self:
-        """Fit on these rows and on all that came by `partial_fit` before: the model and its promise are those of `fit` on
-        all of them. The rows are kept, and pickled with the estimator; `fit` forgets them.
+        """Fit on these rows and on all that came by `partial_fit` before: the model and its promise are those of `fit`
+        on all of them. The rows are kept, and pickled with the estimator; `fit` forgets them.
 
         The promise of each call holds with the confidence that is asked for. That all of many calls are right is less
         sure.
@@ -128,15 +136,11 @@ class _Classifier(ClassifierMixin, BaseEstimator):
     def _known(self) -> Seen:
         check_is_fitted(self, "status_")
         if not hasattr(self, "_seen"):
-            raise ValueError(
-                "a model leaves its rows behind when it is pickled: fit it again to see the price of a bound."
-            )
+            raise ValueError(LEFT_BEHIND)
         return self._seen
 
     def __getstate__(self) -> dict[str, Any]:
-        state = dict(super().__getstate__())
-        state.pop("_seen", None)
-        return state
+        return {name: value for name, value in super().__getstate__().items() if name != "_seen"}
 
     def _checked(self) -> dict[str, tuple[str, Limit]]:
         """The constraints; everything else that the constructor was given is looked at too."""
@@ -144,8 +148,7 @@ class _Classifier(ClassifierMixin, BaseEstimator):
         check_confidence(self.confidence)
         if not (is_number(self.C) and self.C > 0):
             raise ValueError(f"C must be positive, found {self.C!r}.")
-        if not isinstance(self.hidden, tuple | list) or not all(is_number(w, int) and w > 0 for w in self.hidden):
-            raise ValueError(f"hidden takes the widths of the hidden layers, such as (64, 32), found {self.hidden!r}.")
+        check_hidden(self.hidden)
         if self.kept is not None and not (is_number(self.kept) and 0 < self.kept < 1):
             raise ValueError(f"kept is a share of the rows, above 0 and below 1, or None, found {self.kept!r}.")
         return self._limits()

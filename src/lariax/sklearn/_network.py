@@ -88,14 +88,14 @@ class NetworkTrainer:
             free = np.full(len(plan.rows), 1e3)
             limit = {"rates": AtMost(bound=jnp.asarray(free if bounds is None else bounds, jnp.float32))}
             problem = Problem.joint(fun, samples=data, constraints=limit if plan.rows else {})
-            result = solve(problem, x, method=_adam(steps), iterations=steps, batch_size=BATCH, seed=self.seed + number)
+            result = solve(problem, x, method=adam(steps), iterations=steps, batch_size=BATCH, seed=self.seed + number)
             x = result.x
             found.append(_as_model(x, result, plan, fun, data, middle, spread))
         return found
 
 
 @lru_cache(maxsize=16)
-def _adam(steps: int) -> Optax:
+def adam(steps: int) -> Optax:
     """One object for each number of steps: equal ones share their compiled code."""
     return Optax(optax.adam(optax.cosine_decay_schedule(STEP_SIZE, steps)))
 

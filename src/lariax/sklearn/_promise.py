@@ -17,7 +17,7 @@ given how likely its first test is to fail; the second, if that fails, with the 
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import ndtr, ndtri
@@ -25,22 +25,33 @@ from scipy.special import ndtr, ndtri
 from lariax.sklearn._choose import (
     DEAREST,
     Candidate,
-    Judged,
-    Sweep,
     decided,
     deviations,
     exactly,
     margins,
     probabilities,
-    sweep,
     turning,
 )
 from lariax.sklearn._exact import Count, factor_needed, fewest, shown
-from lariax.sklearn._rates import Base, Plan, Row
+from lariax.sklearn._pool import (
+    FOLDS,
+    JUDGES,
+    Asked,
+    Trainer,
+    cross_fitted,
+    judged_on,
+    moved,
+    room,
+    sizes_of,
+    swept,
+    targets_for,
+)
+from lariax.sklearn._rates import Plan, Row
 from lariax.sklearn._train import Rows
 
-AROUND = (0.0, 1.0, 2.0)
-"""The same where the training rows are what counts: for the difference of soft decisions from hard ones."""
+AROUND = (0.0, 0.0, 1.0, 2.0, 0.0)
+"""Margins where the training rows are what counts: for the difference of soft decisions from hard ones, which is known
+better from model to model."""
 
 FEW = 4000
 """Rows for training below which candidates are judged on cross-fitted scores: models of few rows flatter themselves."""
@@ -48,7 +59,6 @@ FEW = 4000
 FIRST = 0.8
 """Of the chance to be wrong, for the first sequence."""
 
-FOLDS, JUDGES = 5, 4
 KEPT = 0.5
 """Of the rows, to test on. More rows would test sharper, and train worse."""
 
@@ -60,42 +70,6 @@ SAFE, LUCK = 6.0, (0.5, 3.5, 0.1)
 
 FEWEST = 100
 """Rows below which none are kept back: nothing worth promising could be shown."""
-
-
-class Model(Protocol):
-    """What a trainer makes: scores of two classes in one column, of several in one each."""
-
-    @property
-    def multipliers(self) -> np.ndarray: ...
-
-    @property
-    def values(self) -> np.ndarray: ...
-
-    @property
-    def loss(self) -> float: ...
-
-    @property
-    def iterations(self) -> int: ...
-
-    def scores(self, inputs: Any) -> np.ndarray: ...
-
-    def shifted(self, label: int, shift: float) -> Any: ...
-
-
-class Trainer(Protocol):
-    """
-    Attributes:
-        levels: margins that models are trained for, in standard errors of the rows kept back.
-        flatters: whether models look much better on the rows that they were trained on, however many.
-    """
-
-    @property
-    def levels(self) -> tuple[float, ...]: ...
-
-    @property
-    def flatters(self) -> bool: ...
-
-    def path(self, rows: Rows, plan: Plan, targets: Sequence[np.ndarray | None]) -> Sequence[Model]: ...
 
 
 class Tested(NamedTuple):
@@ -119,16 +93,6 @@ class Outcome:
     tested: Tested
     models: list[Any]
     multipliers: np.ndarray  # the prices of the bounds for a model that was trained under them
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What the estimator was asked for."""
-
-    promise: str
-    confidence: float
-    kept: float | None  # a share of the rows; None: as many rows as there are decide
-    objective: str  # "error" or "miss"
 
 
 def settled(rows: Rows, plan: Plan, trainer: Trainer, asked: Asked, random: np.random.RandomState) -> Outcome:
@@ -168,75 +132,19 @@ def _scarce(plan: Plan, rows: Rows, kept: int, error: float) -> int | None:
     n = len(rows.y)
     needed = FEWEST
     for row in plan.rows:
-        room = _room(row)
+        free = room(row)
         for number in (row.first,) if row.second is None else (row.first, row.second):
             base = plan.bases[number]
             share = np.mean(base.mask * (base.parts(rows.y).v0 if base.rate != "precision" else 1.0))
-            needed = max(needed, int(np.ceil(fewest(room, error) / (share * kept / n))))
+            needed = max(needed, int(np.ceil(fewest(free, error) / (share * kept / n))))
     return needed if needed > n else None
-
-
-def _room(row: Row) -> float:
-    """The part of all answers that may go wrong."""
-    if row.second is None:
-        return 1.0 + row.bound if row.sign < 0 else row.bound
-    return row.bound if row.slope == 1.0 and row.sign > 0 else 1 - row.slope
-
-
-def _costs(rows: Rows, plan: Plan, objective: str) -> np.ndarray:
-    """(rows, classes): errors, or misses alone (and of equally many the fewer false alarms)."""
-    wrong = rows.weights[:, None] * (np.arange(plan.classes) != rows.y[:, None])
-    if objective == "miss":
-        return wrong * np.where(rows.y == 1, 1.0, 1e-6)[:, None]
-    return wrong
-
-
-def _sizes(plan: Plan, rows: Rows, kept: int) -> np.ndarray:
-    """How many of the rows kept back count for each rate, about; of those that a precision counts, half."""
-    shares = [np.mean(base.mask * np.maximum(base.parts(rows.y).v0, 0.5 * base.parts(rows.y).v)) for base in plan.bases]
-    return np.asarray(shares) * kept
-
-
-def tightened(plan: Plan, rates: np.ndarray, sizes: np.ndarray, level: float) -> np.ndarray:
-    """Bounds with a margin of so many standard errors, but never nearer to what cannot be than a quarter of the way
-    (of a gap: a tenth)."""
-    spread = deviations(plan, np.nan_to_num(rates, nan=0.5), sizes)
-    found = []
-    for row, deviation in zip(plan.rows, spread, strict=True):
-        if row.second is None:
-            nearest = row.bound - 0.75 * _room(row)
-        elif row.bound > 0:
-            nearest = 0.1 * row.bound
-        else:
-            nearest = -0.9 * (1 - row.slope) * float(np.nan_to_num(rates[row.second], nan=0.5))
-        found.append(max(row.bound - level * deviation, nearest))
-    return np.asarray(found)
-
-
-def _targets(plan: Plan, rows: Rows, kept: int, levels: Sequence[float]) -> list[np.ndarray | None]:
-    """The bounds to train for: none, then tighter and tighter ones."""
-    rates = np.asarray([_guess(base, rows) for base in plan.bases])
-    sizes = _sizes(plan, rows, kept)
-    return [None, *(tightened(plan, rates, sizes, level) for level in levels)]
-
-
-def _guess(base: Base, rows: Rows) -> float:
-    """About what a rate will be, before anything is trained: for the width of margins."""
-    if base.rate in ("selection_rate", "coverage", "mean_score"):
-        return float(np.mean(rows.y[base.mask] == base.label)) if base.mask.any() else 0.5
-    return 0.75 if base.rate in ("recall", "precision", "accuracy") else 0.25
-
-
-def _swept(rows: Rows, plan: Plan, scores: Sequence[np.ndarray], asked: Asked, exact: bool) -> list[Sweep]:
-    cost = _costs(rows, plan, asked.objective)
-    return [sweep(plan, rows.y, rows.counted, cost, one, exact) for one in scores]
 
 
 def _counted(rows: Rows, plan: Plan, trainer: Trainer, asked: Asked) -> Outcome:
     """The cheapest model that meets every bound on these rows."""
-    targets = _targets(plan, rows, len(rows.y), AROUND)
+    targets = targets_for(plan, rows, len(rows.y), AROUND)
     models = list(trainer.path(rows, plan, targets))
-    candidate, met = exactly(plan, _swept(rows, plan, [one.scores(rows.inputs) for one in models], asked, True))
+    candidate, met = exactly(plan, swept(rows, plan, [one.scores(rows.inputs) for one in models], asked, True))
     status = "met" if met else "out_of_reach"
     return _outcome(models, [candidate], 0, plan, rows, status, STATUSES[status])
 
@@ -270,7 +178,7 @@ def pool(
     rows: Rows, plan: Plan, trainer: Trainer, asked: Asked, kept: int, random: np.random.RandomState
 ) -> tuple[list[Any], list[Candidate]]:
     """Models trained for several margins, and the sequence of candidates; from training rows alone."""
-    targets = _targets(plan, rows, kept, trainer.levels)
+    targets = targets_for(plan, rows, kept, trainer.levels)
     fitted = judged = np.arange(len(rows.y))
     if trainer.flatters:  # a part of the training rows is for judging alone
         shuffled = random.permutation(len(rows.y))
@@ -280,17 +188,7 @@ def pool(
         scores = [one.scores(rows.inputs[judged]) for one in models]
     else:
         scores, _ = cross_fitted(rows, plan, trainer, targets, random)
-    return models, judged_on(rows.at(judged), plan.at(judged), scores, asked, _sizes(plan, rows, kept)).sequence()
-
-
-def judged_on(rows: Rows, plan: Plan, scores: Sequence[np.ndarray], asked: Asked, sizes: np.ndarray) -> Judged:
-    sweeps = _swept(rows, plan, scores, asked, False)
-    cost, label, every = _costs(rows, plan, asked.objective), turning(plan), np.arange(len(rows.y))
-
-    def losses(model: int, shift: float) -> np.ndarray:
-        return cost[every, decided(moved(scores[model], label, shift))]
-
-    return Judged(sweeps, [margins(plan, one.rates, sizes) for one in sweeps], losses=losses)
+    return models, judged_on(rows.at(judged), plan.at(judged), scores, asked, sizes_of(plan, rows, kept)).sequence()
 
 
 def _shown(
@@ -339,15 +237,6 @@ def start_of(candidates: Sequence[Candidate], error: float, noise: float) -> int
     return int(np.argmin(chance * cost + (1 - chance) * failed))
 
 
-def moved(scores: np.ndarray, label: int | None, shift: float) -> np.ndarray:
-    """With the score of one class less by `shift`."""
-    if label is None:
-        return scores
-    found = scores.copy()
-    found[:, 0 if found.shape[1] == 1 else label] -= shift
-    return found
-
-
 def _crossed(rows: Rows, plan: Plan, trainer: Trainer, asked: Asked, random: np.random.RandomState) -> Outcome:
     """Where rows are few, all of them train and all of them test: each is decided by models that did not see it, and
     the model is trained on all rows in the same way.
@@ -359,8 +248,8 @@ def _crossed(rows: Rows, plan: Plan, trainer: Trainer, asked: Asked, random: np.
     the safe side as a rule; for the second the tests are stricter. `tests/sklearn/test_promise.py` and
     `benchmarks/promises` count how often such promises are broken.
     """
-    error, n, sizes = STRICTER * (1 - asked.confidence), len(rows.y), _sizes(plan, rows, len(rows.y))
-    targets = _targets(plan, rows, n, trainer.levels)
+    error, n, sizes = STRICTER * (1 - asked.confidence), len(rows.y), sizes_of(plan, rows, len(rows.y))
+    targets = targets_for(plan, rows, n, trainer.levels)
     scores, fold = cross_fitted(rows, plan, trainer, targets, random)
     whole = judged_on(rows, plan, scores, asked, sizes)
     levels, label = whole.levels(SAFE), turning(plan)
@@ -391,9 +280,9 @@ def _crossed(rows: Rows, plan: Plan, trainer: Trainer, asked: Asked, random: np.
 def luck(
     rows: Rows, plan: Plan, scores: Sequence[np.ndarray], fold: np.ndarray, asked: Asked, sizes: np.ndarray
 ) -> float:
-    """By how many standard errors a candidate has less margin on rows that had no part in choosing it: of each fold
-    the others choose, for each margin; the median. One count is not luck: a threshold lies just beside a row, and the
-    exact test knows that."""
+    """By how many standard errors a candidate falls short of its margin on rows that had no part in choosing it: of
+    each fold the others choose, for each margin; the median. One count is not luck: a threshold lies just beside a row,
+    and the exact test knows that."""
     outside = [np.flatnonzero(fold != number) for number in range(FOLDS)]
     folds = [judged_on(rows.at(out), plan.at(out), [one[out] for one in scores], asked, sizes) for out in outside]
     label, found, before = turning(plan), [], None
@@ -406,8 +295,8 @@ def luck(
             inside = fold == number
             stand_in[inside] = moved(scores[one.model][inside], label, one.shift)
         rates = np.asarray([one.rate for one in plan.counts(decided(stand_in), rows.y, probabilities(stand_in))])
-        more = np.mean([one.margin for one in choices]) - float(margins(plan, rates, sizes))
-        found.append(more - float(np.max(_one_count(plan, sizes) / deviations(plan, rates, sizes))))
+        short = level - float(margins(plan, rates, sizes))
+        found.append(short - float(np.max(_one_count(plan, sizes) / deviations(plan, rates, sizes))))
     return max(float(np.median(found)), 0.0)
 
 
@@ -433,20 +322,6 @@ def passing(candidates: Sequence[Candidate], models: Sequence[Any], plan: Plan, 
 def row_shown(row: Row, counts: Sequence[Count], error: float) -> bool:
     second = None if row.second is None else counts[row.second]
     return shown(counts[row.first], second, row.sign, row.slope, row.bound, error)
-
-
-def cross_fitted(
-    rows: Rows, plan: Plan, trainer: Trainer, targets: Sequence[np.ndarray | None], random: np.random.RandomState
-) -> tuple[list[np.ndarray], np.ndarray]:
-    """Scores of each row by models that were trained without it, and its fold."""
-    fold = random.permutation(np.arange(len(rows.y)) % FOLDS)
-    outputs = 1 if plan.classes == 2 else plan.classes
-    scores = [np.zeros((len(rows.y), outputs)) for _ in targets]
-    for number in range(FOLDS):
-        inside, outside = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
-        for one, model in zip(scores, trainer.path(rows.at(inside), plan.at(inside), targets), strict=True):
-            one[outside] = model.scores(rows.inputs[outside])
-    return scores, fold
 
 
 def needed_rows(safest: Candidate, error: float, given: int) -> int | None:

@@ -5,7 +5,7 @@ decision, y the truth and L the class that the rate is about. With the probabili
 of the brackets the same table gives its smooth stand-in.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -45,7 +45,8 @@ def _parts(rate: str, own: np.ndarray) -> Parts:
 @dataclass(frozen=True)
 class Base:
     """One rate on some rows, of some class (-1: of none). One that a function of the user's makes has a table of the
-    values of its decisions, (rows, classes), between 0 and 1: `low` + `width` times them is what the user sees."""
+    values of its decisions, (rows, classes), between 0 and 1: `low` + `width` times them is what the user sees. A
+    regressor calls the function, and has y in the place of the table."""
 
     rate: str
     label: int
@@ -54,6 +55,7 @@ class Base:
     table: np.ndarray | None = None
     low: float = 0.0
     width: float = 1.0
+    fun: Callable[[Any, Any], Any] | None = None
 
     def at(self, index: np.ndarray) -> "Base":
         return replace(self, mask=self.mask[index], table=None if self.table is None else self.table[index])
@@ -167,7 +169,7 @@ def _of_function(name: str, limit: OnRows, y: np.ndarray, classes: Sequence[Any]
         share = (bound - low) / width
         if sign * share < min(sign, 0):
             raise ValueError(
-                f"constraints[{name!r}]: fun is between {low:g} and {low + width:g}, so that nothing can meet {bound:g}."
+                f"constraints[{name!r}]: fun is between {low:g} and {low + width:g}: nothing can meet {bound:g}."
             )
         if sign * share < max(sign, 0):  # else every decision meets it
             rows.append(Row(name, 0, None, sign, 0.0, sign * share))

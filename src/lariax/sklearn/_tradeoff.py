@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import ndtri
 
-from lariax.sklearn._choose import decided, turning
+from lariax.sklearn._choose import decided, probabilities, turning
+from lariax.sklearn._constraints import RATES
 from lariax.sklearn._exact import Count, lower, upper
-from lariax.sklearn._promise import JUDGES, Asked, Trainer, cross_fitted, judged_on, moved, tightened
+from lariax.sklearn._pool import JUDGES, Asked, Trainer, cross_fitted, judged_on, moved, sizes_of, tightened
 from lariax.sklearn._rates import Plan, Row
 from lariax.sklearn._train import Rows
 from lariax.utils import did_you_mean
@@ -80,7 +81,10 @@ def bounds_to_try(plan: Plan, name: str, bounds: Sequence[float] | None) -> list
     high_is_loose = row.sign > 0
     if bounds is None:
         own, base = bound_of(plan, name), plan.bases[row.first]
-        ends = (base.low, base.low + base.width) if np.isfinite(base.width) else (own / 2, own * 1.5)
+        if base.rate not in RATES and (base.table is None or base.fun is not None) and own <= 0:
+            raise ValueError(f"bounds around {own:g} could be any: say which ones to try.")
+        is_share = base.rate in RATES or (base.table is not None and base.fun is None)
+        ends = (base.low, base.low + base.width) if is_share else (0.0, np.inf)
         bounds = np.linspace(
             (own + ends[0]) / 2, min((own + ends[1]) / 2, 2 * own if own > 0 else np.inf), POINTS
         ).tolist()
@@ -97,7 +101,7 @@ def price(seen: Seen, name: str | None, bounds: Sequence[float] | None, random: 
     tries = bounds_to_try(plan, name, bounds)
     plans = [with_bound(plan, name, bound) for bound in tries]
     free = trainer.path(rows, plan, [None])[0]
-    sizes = np.asarray([np.sum(base.mask * np.maximum(base.parts(rows.y).v0, 0.5)) for base in plan.bases])
+    sizes = sizes_of(plan, rows, len(rows.y))
     rates = _rates(plan, rows, np.asarray(free.scores(rows.inputs)))
     level = float(-ndtri(error))
     targets = [None, *(tightened(one, rates, sizes, level) for one in plans)]
@@ -116,8 +120,6 @@ def price(seen: Seen, name: str | None, bounds: Sequence[float] | None, random: 
 
 
 def _rates(plan: Plan, rows: Rows, scores: np.ndarray) -> np.ndarray:
-    from lariax.sklearn._choose import probabilities
-
     return np.asarray([one.rate for one in plan.counts(decided(scores), rows.y, probabilities(scores))])
 
 
