@@ -1,5 +1,4 @@
-"""What people do today, with margins that they choose themselves, from their rows, and with margins of hindsight: of many
-the best that kept the bound."""
+"""What people do today: with margins that they choose themselves, from their rows, and with margins of hindsight."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -16,15 +15,15 @@ MARGINS = (0.0, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.06, 0.08)
 """In the units of the rate: a threshold, or a weight, is chosen for the bound with so much to spare."""
 
 SHARES = (0.5, 0.35)
-"""Of a gap, as the bound that ExponentiatedGradient is given: it bounds the distance from the rate of all, on either side,
-so that half of the gap is what is asked for."""
+"""Of a gap, as the bound that ExponentiatedGradient is given: it bounds the distance from the rate of all, on either
+side, so that half of the gap is what is asked for."""
 
 TOLERANCES = (1.0, 0.75, 0.5, 0.35, 0.2)
 """The same for ThresholdOptimizer, which bounds the gap."""
 
 OWN = "own margin"
-"""The margin is the rival's own choice, for 95 %: the bootstrap's where it tunes on cross-validated scores, 1.645 standard
-errors where it has none."""
+"""The margin is the rival's own choice, for 95 %: the bootstrap's where it tunes on cross-validated scores, 1.645
+standard errors where it does not."""
 
 BOOTSTRAP, LEVEL = 200, 0.95
 
@@ -72,8 +71,8 @@ def _own_bounds(task: Task, decisions: np.ndarray, y: np.ndarray, group: np.ndar
 
 
 def _choices(task: Task, decisions: np.ndarray, y: Any, group: Any, seed: int) -> Iterator[tuple[str, int]]:
-    """Of columns of cross-validated decisions the one with the most hits that keeps the bound: by each margin, and by the
-    one that the rival chooses itself."""
+    """Of columns of cross-validated decisions the one with the most hits that keeps the bound: by each margin, and by
+    the one that the rival chooses itself."""
     values = np.asarray([value(task, column, y, group) for column in decisions.T])
     hits = np.mean(decisions == y[:, None], axis=0)
     nearest = np.argmax(values) if task.rate == "recall" else np.argmin(values)  # where none keeps it
@@ -96,7 +95,7 @@ def _thresholds(task: Task, scaler: Any, x: Any, y: Any, group: Any, seed: int) 
 
 def _reweighted(task: Task, scaler: Any, x: Any, y: Any, group: Any, seed: int) -> Iterator[tuple[str, Predictor]]:
     """Class weights for a rate of one class: the one with the most hits that keeps the bound under cross-validation.
-    For a gap, Kamiran and Calders' weights, which make group and label independent, and a threshold on top."""
+    For a gap, Kamiran and Calders' weights, which make group and label independent."""
     if task.rate == "selection_rate":
         weights = np.empty(len(y))
         for g in (0, 1):

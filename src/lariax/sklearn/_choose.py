@@ -15,14 +15,14 @@ from scipy.special import expit, softmax
 
 from lariax.sklearn._rates import Plan
 
-SAFEST, LEAST, STEP = 10.0, -1.0, 0.1
+SAFEST, LEAST, STEP = 10.0, -1.0, 0.05
 """Margins to try, in standard errors: the first, the last, and the distance between two."""
 
 DEAREST, NEAR = 2.0, 5.0
 """Candidates that cost more than so many times the cheapest one that meets the bounds, or misses them by so many
 standard errors, are not taken for the sake of a promise: to accept everybody keeps many a bound, and is of no use."""
 
-MOST_THRESHOLDS = 400
+MOST_THRESHOLDS = 800
 
 SURE = (2.0, 1.0)
 """Standard errors by which another threshold, and another model, must cost less to be taken for cheaper."""

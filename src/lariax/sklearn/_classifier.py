@@ -273,6 +273,23 @@ class _Classifier(ClassifierMixin, BaseEstimator):
 class ConstrainedClassifier(_Classifier):
     """A classifier under constraints on its rates, which hold on new data with the confidence that is asked for.
 
+    Arguments:
+        constraints: a dict, `{"recall": at_least(0.9), "selection_rate": gap(0.02, by="sex")}`; the rates are recall,
+            false_alarm, miss, precision, selection_rate, coverage, error, accuracy, mean_score. Or any name with
+            SciPy's `NonlinearConstraint(fun, low, high)`: the mean over rows of fun(y, decision).
+        hidden: widths of hidden layers, (64, 32); () is a linear model.
+        promise: "population": on new data, with `confidence`. "training": on the training rows, counted.
+        confidence: of the promise.
+        C: as of `sklearn.linear_model.LogisticRegression`, on scaled features.
+        kept: the share of the rows that is kept back for the test. None: a half, but below 5,000 rows (of linear
+            models) none: they are cross-fitted.
+        class_weight: as of scikit-learn; for training, not for the rates.
+        raise_on_failure: raise a `PromiseError` instead of a warning if the promise cannot be made.
+        random_state: which rows are kept back, and of networks the first weights.
+
+    After fit: `status_` (promised, met, not_shown, out_of_reach, unconstrained), `message_`, `rows_needed_`,
+    `certificate_`, `multipliers_`, `history_`, `threshold_`, and `coef_`, `intercept_` or `coefs_`, `intercepts_`.
+
     >>> import lariax.sklearn as ls
     >>> from sklearn.datasets import make_classification
     >>> X, y = make_classification(2000, n_features=5, class_sep=2.0, flip_y=0.0, random_state=0)

@@ -62,8 +62,8 @@ FIRST = 0.8
 KEPT = 0.5
 """Of the rows, to test on. More rows would test sharper, and train worse."""
 
-CROSSED, STRICTER = 5000, 0.7
-"""Rows below which the test is on cross-fitted decisions of all rows, at so much of the chance to be wrong."""
+CROSSED = 5000
+"""Rows below which the test is on cross-fitted decisions of all rows."""
 
 SAFE, LUCK = 6.0, (0.5, 3.5, 0.1)
 """The margin that is tried first there, in standard errors, and those at which luck is measured."""
@@ -244,11 +244,11 @@ def _crossed(rows: Rows, plan: Plan, trainer: Trainer, asked: Asked, random: np.
     The rows that test also chose the candidate, so that it looks better than it is: by how much is measured across
     folds (`luck`), and this margin is added to the least that passes the test.
 
-    This is no longer exact: counts are of models that saw some rows fewer, and luck is an estimate. The first errs on
-    the safe side as a rule; for the second the tests are stricter. `tests/sklearn/test_promise.py` and
-    `benchmarks/promises` count how often such promises are broken.
+    This is no longer exact: counts are of models that saw some rows fewer, which errs on the safe side as a rule, and
+    luck is an estimate. `tests/sklearn/test_promise.py` and `benchmarks/promises` count how often such promises are
+    broken.
     """
-    error, n, sizes = STRICTER * (1 - asked.confidence), len(rows.y), sizes_of(plan, rows, len(rows.y))
+    error, n, sizes = 1 - asked.confidence, len(rows.y), sizes_of(plan, rows, len(rows.y))
     targets = targets_for(plan, rows, n, trainer.levels)
     scores, fold = cross_fitted(rows, plan, trainer, targets, random)
     whole = judged_on(rows, plan, scores, asked, sizes)
