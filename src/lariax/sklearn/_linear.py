@@ -105,8 +105,9 @@ def softened(objective: Objective, target: np.ndarray, last: Trained | None) -> 
     )
     hard = plan.values(np.asarray([one.rate for one in counts]))
     gap = np.asarray([row.second is not None and row.bound > 0 for row in plan.rows], bool)
-    factor = np.clip(last.values / np.where(gap & (hard > target / 4), hard, np.inf), 0.1, 1.0)
-    factor = np.where(gap & (hard > target / 4), factor, factor[gap].max() if gap.any() else 1.0)
+    told = gap & (hard > target / 4)  # too small a gap tells nothing
+    factor = np.clip(last.values / np.where(told, hard, np.inf), 0.1, 1.0)
+    factor = np.where(told, factor, factor[told].max(initial=0.1) if told.any() else 1.0)
     return np.where(gap, target * factor, target + np.nan_to_num(last.values - hard))
 
 
