@@ -17,7 +17,7 @@ class ExampleRows(NamedTuple):
 
     residual: Tensor
     slope: Tensor  # whose gradient is taken, less the bound, with the sign of the residual
-    index: Tensor
+    which: Tensor  # their numbers
 
     def broken(self, inequality: bool) -> Tensor:
         """The slopes of those that are not kept: what their multipliers will be measured against."""
@@ -76,10 +76,10 @@ class ExampleMultipliers:
         self.table = self.table.to(rows.residual)
         low = 0.0 if self.constraint.inequality else -limit
         pull = penalty * rows.residual
-        own = self.table[rows.index]
+        own = self.table[rows.which]
         if torch.is_grad_enabled():
             share = visit_share(len(self.table) / len(own), calls)
-            self.table[rows.index] = (own + share * pull).clamp(low, limit)
+            self.table[rows.which] = (own + share * pull).clamp(low, limit)
         return torch.mean((own + pull).clamp(low, limit) * rows.slope)
 
     def load(self, multipliers: list[float]) -> None:
