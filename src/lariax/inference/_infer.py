@@ -21,6 +21,7 @@ from lariax.inference._inference import (
     quantile,
     reaches,
     standard_errors,
+    unit,
 )
 from lariax.inference._large import fitted_large
 from lariax.inference._models import Fitted, fitted
@@ -116,12 +117,13 @@ def _inferred(
     point = as_arrays(problem, arrays, "x")
     sample = sample_of(problem, point, wanted, seed, extras)
     oracle = sample.oracle
-    z = np.asarray(oracle.coordinates.ravel(point), float)
+    vector = oracle.coordinates.ravel(point)
+    z = np.asarray(vector, float)
     y = np.asarray(oracle.rows_named(multipliers), float)
     threshold = max(SURELY, quantile(confidence) + 1)
     twice = (SAME_ROWS,) if same_rows(problem) else ()
     if z.size > LARGE:
-        large = fitted_large(sample, z, y, threshold)
+        large = fitted_large(sample, vector, y, threshold)
         notes = _notes(oracle, large.ambiguous, large.complete, np.ones(oracle.rows, bool))
         return assembled(sample, large.candidates, z, confidence, notes + twice)
     found = fitted(sample, z, y, threshold)
@@ -159,16 +161,28 @@ def _candidate(found: Fitted, model: Model) -> Candidate:
     covariance = model.covariance(local.noise)[np.ix_(kept, kept)]
     values = np.where(model.active, 0, local.values + local.rows @ model.step)[:m]
     slope = -found.models[0].multipliers @ local.rows  # of the objective
+    own = _clean(standard_errors(covariance))[1 : 1 + d]
+
+    def spread(gradients: np.ndarray) -> np.ndarray:
+        return gradients @ covariance @ gradients.T
+
     return Candidate(
         found.point + model.step,
         model.multipliers[:m],
         local.objective + float(slope @ model.step) + model.optimism(local.noise),
         values,
-        lambda gradients: gradients @ covariance @ gradients.T,
+        spread,
+        lambda gradients: standard_errors(spread(np.stack(list(gradients)))),
         model.determined[:m],
         local.skew,
         lambda v: covariance[1 : 1 + d, 1 : 1 + d] @ v,
+        lambda apart: float(np.max(np.abs(apart)[own > 0] / own[own > 0], initial=0.0)),
     )
+
+
+def _clean(errors: np.ndarray) -> np.ndarray:
+    """Without what is rounding."""
+    return np.where(errors > CLEAN * np.max(errors, initial=0), errors, 0)
 
 
 def assembled(
@@ -176,22 +190,21 @@ def assembled(
 ) -> Inference:
     """The numbers in the structure and with the names of the problem."""
     form = form_of(sample.oracle)
-    d, m = form.d, form.m
-    values = np.stack([np.concatenate([[c.objective], c.x, c.multipliers, c.residuals]) for c in candidates])
+    d, m, first = form.d, form.m, candidates[0]
     errors = np.stack([_errors(candidate, d, m) for candidate in candidates])
-    ends = hull(values, errors, confidence)
-    if d > LARGE:
-        ends.law[1 : 1 + d] = "not asked"
-    first = candidates[0]
+    values = np.stack([np.concatenate([[c.objective], c.multipliers, c.residuals]) for c in candidates])
+    ends = hull(values, errors[:, np.r_[0, -2 * m : 0]], confidence)
+    of_y, of_r = _cut(ends, 1, 1 + m), _cut(ends, 1 + m, 1 + 2 * m)
+    of_x = (
+        _unasked(first.x) if d > LARGE else hull(np.stack([c.x for c in candidates]), errors[:, 1 : 1 + d], confidence)
+    )
     apart = z - first.x
-    own = errors[0, 1 : 1 + d]
-    off = float(np.max(np.abs(apart)[own > 0] / own[own > 0], initial=0.0))
-    parts = _cut(ends, 1, 1 + d), _cut(ends, 1 + d, 1 + d + m), _cut(ends, 1 + d + m, 1 + d + 2 * m)
+    off = first.off(apart)
     return Inference(
-        x=Estimate(*(unravel(form.coordinates, part) for part in parts[0])),
-        multipliers={row.name: _multiplier(_cut(parts[1], *_edges(row)), row, first) for row in form.blocks},
+        x=Estimate(*(unravel(form.coordinates, part) for part in of_x)),
+        multipliers={row.name: _multiplier(_cut(of_y, *_edges(row)), row, first) for row in form.blocks},
         objective=_objective(_cut(ends, 0, 1), errors[0, 0], first.skew, confidence),
-        constraints={row.name: _value(_cut(parts[2], *_edges(row)), row) for row in form.blocks},
+        constraints={row.name: _value(_cut(of_r, *_edges(row)), row) for row in form.blocks},
         confidence=confidence,
         draws=total(sample),
         about=_about(sample),
@@ -204,15 +217,17 @@ def assembled(
 
 
 def _errors(candidate: Candidate, d: int, m: int) -> np.ndarray:
-    """Of (E f, x, y, r); those of a large x are left open."""
+    """Of (E f, x, y, r); those of a large x are left out."""
+    size = 1 + d + 2 * m
     if d <= LARGE:
-        errors = standard_errors(candidate.covariance(np.eye(1 + d + 2 * m)))
-        return np.where(errors > CLEAN * np.max(errors, initial=0), errors, 0)
-    rows = np.zeros((1 + 2 * m, 1 + d + 2 * m))
-    rows[0, 0], rows[1:, 1 + d :] = 1, np.eye(2 * m)
-    errors = np.full(1 + d + 2 * m, np.nan)
-    errors[np.r_[0, 1 + d : 1 + d + 2 * m]] = standard_errors(candidate.covariance(rows))
-    return errors
+        return _clean(candidate.errors(np.eye(size)))
+    return candidate.errors(unit(size, i) for i in (0, *range(1 + d, size)))
+
+
+def _unasked(x: np.ndarray) -> Ends:
+    """No interval for any entry, in no memory."""
+    nothing = np.broadcast_to(np.nan, x.shape)
+    return Ends(x, nothing, nothing, nothing, np.broadcast_to(np.asarray("not asked"), x.shape))
 
 
 def _cut(ends: Ends, first: int, last: int) -> Ends:
