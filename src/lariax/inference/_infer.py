@@ -34,6 +34,7 @@ from lariax.problem import Dataset, Problem, Stratified, opened
 
 SURELY = 3.0  # standard errors by which a multiplier or a slack is positive, or one more than the interval has
 OFF, FAR = 6.0, 100.0  # standard errors between the run's x and the estimate: to warn of, to refuse
+SECOND = 0.25  # of the objective's standard error: noise of second order that leaves the law normal
 CLEAN = 1e-10  # of the largest standard error, for rounding
 
 
@@ -162,6 +163,7 @@ def _candidate(found: Fitted, model: Model) -> Candidate:
     values = np.where(model.active, 0, local.values + local.rows @ model.step)[:m]
     slope = -found.models[0].multipliers @ local.rows  # of the objective
     own = _clean(standard_errors(covariance))[1 : 1 + d]
+    optimism, second = model.second_order(local.noise)
 
     def spread(gradients: np.ndarray) -> np.ndarray:
         return gradients @ covariance @ gradients.T
@@ -169,12 +171,13 @@ def _candidate(found: Fitted, model: Model) -> Candidate:
     return Candidate(
         found.point + model.step,
         model.multipliers[:m],
-        local.objective + float(slope @ model.step) + model.optimism(local.noise),
+        local.objective + float(slope @ model.step) + optimism,
         values,
         spread,
         lambda gradients: standard_errors(spread(np.stack(list(gradients)))),
         model.determined[:m],
         local.skew,
+        second,
         lambda v: covariance[1 : 1 + d, 1 : 1 + d] @ v,
         lambda apart: float(np.max(np.abs(apart)[own > 0] / own[own > 0], initial=0.0)),
     )
@@ -203,14 +206,14 @@ def assembled(
     return Inference(
         x=Estimate(*(unravel(form.coordinates, part) for part in of_x)),
         multipliers={row.name: _multiplier(_cut(of_y, *_edges(row)), row, first) for row in form.blocks},
-        objective=_objective(_cut(ends, 0, 1), errors[0, 0], first.skew, confidence),
+        objective=_objective(_cut(ends, 0, 1), errors[0, 0], first, confidence),
         constraints={row.name: _value(_cut(of_r, *_edges(row)), row) for row in form.blocks},
         confidence=confidence,
         draws=total(sample),
         about=_about(sample),
         run_error=unravel(form.coordinates, apart),
         off=off,
-        warnings=notes + _distance(off),
+        warnings=notes + _objective_notes(errors[0, 0], first) + _distance(off),
         candidates=candidates,
         form=form,
     )
@@ -238,12 +241,22 @@ def _edges(row: Row) -> tuple[int, int]:
     return row.rows.start, row.rows.stop
 
 
-def _objective(ends: Ends, error: float, skew: float, confidence: float) -> Estimate:
-    """With both ends moved to where rare large losses may not have been seen."""
-    below, above = reaches(error, skew, confidence)
+def _objective(ends: Ends, error: float, candidate: Candidate, confidence: float) -> Estimate:
+    """With both ends moved to where rare large losses may not have been seen.
+
+    Where noise matters to second order its share is at worst that of one square, less its mean.
+    """
+    below, above = reaches(error, candidate.skew, confidence)
     normal = quantile(confidence) * error
     estimate, own, low, high = (float(part[0]) for part in ends[:4])
-    return Estimate(estimate, own, low + normal - below, high - normal + above, str(ends.law[0]))
+    if not _is_second_order(error, candidate):
+        return Estimate(estimate, own, low + normal - below, high - normal + above, str(ends.law[0]))
+    more = candidate.second * (quantile((1 + confidence) / 2) ** 2 - 1) / np.sqrt(2)
+    return Estimate(estimate, np.nan, low - more, high + more, "conservative")
+
+
+def _is_second_order(error: float, candidate: Candidate) -> bool:
+    return bool(candidate.second > SECOND * error)
 
 
 def _multiplier(ends: Ends, row: Row, candidate: Candidate) -> Estimate:
@@ -287,6 +300,15 @@ def _about(sample: Sample) -> str:
         return f"about the distribution, from {total(sample):,} draws"
     clusters = f" in {sample.count:,} clusters" if sample.count else ""
     return f"about the distribution behind the data, from {' + '.join(data)} rows{clusters}"
+
+
+def _objective_notes(error: float, candidate: Candidate) -> tuple[str, ...]:
+    if not _is_second_order(error, candidate):
+        return ()
+    return (
+        "the objective hardly changes with the samples to first order (as a sum of squares near 0 does), so its law is "
+        "not normal: its interval is conservative.",
+    )
 
 
 def _distance(off: float) -> tuple[str, ...]:

@@ -64,6 +64,7 @@ class Candidate(NamedTuple):
         errors: their standard errors, from the same one after another.
         determined: which multipliers are.
         skew: the third cumulant of the objective's estimate.
+        second: the standard deviation of what noise adds to the objective to second order.
         product: of the covariance of x with a vector.
         off: how many standard errors a vector is from x; of a large x in the mean, or in the largest entry.
     """
@@ -76,6 +77,7 @@ class Candidate(NamedTuple):
     errors: Callable[[Iterable[np.ndarray]], np.ndarray]
     determined: np.ndarray
     skew: float
+    second: float
     product: Callable[[np.ndarray], np.ndarray]
     off: Callable[[np.ndarray], float]
 

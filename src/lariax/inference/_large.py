@@ -235,7 +235,7 @@ def candidate_of(place: _Place) -> Candidate:
     values = np.where(active, 0, np.asarray(place.seen.residuals, float))
     z, y = (np.asarray(part, float) for part in place.point)
     objective = float(place.seen.objective) + optimism
-    return Candidate(z, y, objective, values, spread, errors, np.ones(m, bool), 0.0, times_covariance, off)
+    return Candidate(z, y, objective, values, spread, errors, np.ones(m, bool), 0.0, 0.0, times_covariance, off)
 
 
 def _load(place: _Place, row: Vector) -> Load | None:
