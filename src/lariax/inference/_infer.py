@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import numpy as np
 from jaxtyping import ArrayLike, PyTree
 
@@ -29,13 +30,14 @@ from lariax.inference._samples import Extras, Wanted, same_rows, sample_of, tota
 from lariax.inference._scaling import RandomScaling
 from lariax.inference._system import Model
 from lariax.oracle import Oracle, as_arrays
-from lariax.problem import Dataset, Problem, Stratified, opened
+from lariax.problem import Dataset, Problem, Stratified, at_home, automatic_axes, opened
 
 SURELY = 3.0  # standard errors by which a multiplier or a slack is positive, or one more than the interval has
 OFF, FAR = 6.0, 100.0  # standard errors between the run's x and the estimate: to warn of, to refuse
 CLEAN = 1e-10  # of the largest standard error, for rounding
 
 
+@automatic_axes()
 def inference(
     problem: Problem,
     x: PyTree,
@@ -81,6 +83,7 @@ def inference(
     return _inferred(problem, x, multipliers or {}, Wanted(draws, draws or DRAWS), confidence, seed, extras)
 
 
+@automatic_axes()
 def infer_run(
     problem: Problem,
     x: PyTree,
@@ -114,6 +117,7 @@ def _inferred(
 ) -> Inference:
     problem, arrays = opened(problem, x)
     point = as_arrays(problem, arrays, "x")
+    point = at_home(point, (None,) * len(jax.tree.leaves(point)))  # the algebra is done on the host
     sample = sample_of(problem, point, wanted, seed, extras)
     oracle = sample.oracle
     z = np.asarray(oracle.coordinates.ravel(point), float)

@@ -140,7 +140,7 @@ def begin(
         next_pick=jnp.int32(1 if pick else NEVER),
         next_refresh=blocks.next_refresh(jnp.int32(0)),
     )
-    return loop, finite, jnp.int32(round(sum(tally)))
+    return oracle.settled(loop), finite, jnp.int32(round(sum(tally)))
 
 
 # --- iterations
@@ -174,7 +174,9 @@ def advance(
         return replace(any_block, tickets=tickets, first=first).run(before, records, last)
 
     empty = Records.empty(jax.eval_shape(lambda: _row(oracle, method, loop, batches.first)), capacity)
-    return jax.lax.while_loop(lambda carry: (carry[0].iteration < stop) & carry[0].finite, one_block, (loop, empty))
+    going = lambda carry: (carry[0].iteration < stop) & carry[0].finite  # noqa: E731
+    loop, records = jax.lax.while_loop(going, one_block, (loop, empty))
+    return oracle.settled(loop), records
 
 
 class _Counts(NamedTuple):

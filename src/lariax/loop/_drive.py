@@ -22,7 +22,7 @@ from lariax.loop._result import Result, outcome
 from lariax.loop._state import RunState
 from lariax.loop._verdict import Verdict, has_kinks, judged
 from lariax.methods import Diagnosis
-from lariax.problem import Linear, LinearSystem, Problem, closed
+from lariax.problem import Linear, LinearSystem, Problem
 from lariax.utils import warn
 
 
@@ -182,7 +182,7 @@ class Drive:
 
     def _snapshot(self) -> Snapshot:
         x, multipliers = self.run.conclude()
-        return Snapshot(self.run.iteration, closed(self.run.oracle.problem, x), multipliers, self.run.history.newest)
+        return Snapshot(self.run.iteration, self.run.closed(x), multipliers, self.run.history.newest)
 
     # --- the result
 
@@ -206,7 +206,7 @@ class Drive:
                 x, multipliers = point.x, point.multipliers  # those that the certificate vouches for
         run = replace(run, seconds=run.seconds + self.budget.elapsed())
         return Result(
-            x=closed(run.oracle.problem, x),
+            x=run.closed(x),
             multipliers=multipliers,
             iterations=run.iteration,
             draws=run.draws,

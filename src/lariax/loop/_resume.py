@@ -35,12 +35,13 @@ from lariax.loop._saved import Saved, SavedSetup, keeper_in, saved_in
 from lariax.loop._state import OUTPUTS, RunState, Setup
 from lariax.methods import AbstractMethod, in_precision, oracle_for, prepared
 from lariax.oracle import Oracle
-from lariax.problem import Problem, Stream, describe_shape, first_nonfinite, opened
+from lariax.problem import Problem, Stream, automatic_axes, describe_shape, first_nonfinite, opened
 from lariax.risk import lift_of
 from lariax.utils import explains_options, warn
 
 
 @explains_options
+@automatic_axes()
 def resume(
     folder: str | os.PathLike[str],
     problem: Problem | None = None,

@@ -21,12 +21,13 @@ from lariax.loop._result import Result, outcome
 from lariax.loop._saved import Plan, described, keeper_in
 from lariax.loop._state import RunState
 from lariax.methods import AbstractMethod
-from lariax.problem import Problem
+from lariax.problem import Problem, automatic_axes
 from lariax.risk import lift_of
 from lariax.utils import check_confidence, explains_options, is_number
 
 
 @explains_options
+@automatic_axes()
 def solve(
     problem: Problem,
     x0: PyTree | Result,

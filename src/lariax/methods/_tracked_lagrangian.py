@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
-from lariax.formulas import least_weights, leave_one_out, storm
+from lariax.formulas import least_weights, storm
 from lariax.methods._base import AbstractMethod, Answer, Diagnosis, Needs, check_known, check_positive
 from lariax.methods._survey import (
     SampledJacobian,
@@ -148,7 +148,7 @@ class TrackedLagrangian(AbstractMethod):
             inequality=oracle.inequality,
             least_weights=least_weights(jnp, oracle.inequality),
             has_inequalities=oracle.has_inequalities,
-            partners=lambda each: oracle.repelled(leave_one_out(each), each),
+            partners=oracle.partners,
             step_size=None if self.step_size is None else jnp.asarray(self.step_size),
             penalty=self.penalty,
             gain_exponent=self.gain_exponent,

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from lariax.oracle._shards import Shards
+
 
 @dataclass(frozen=True)
 class Coordinates:
@@ -16,15 +18,18 @@ class Coordinates:
     structure: Any
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[Any, ...]
+    shards: Shards | None = None  # of the vector, on a mesh
 
     @classmethod
     def of(cls, x: PyTree[Array]) -> "Coordinates":
         leaves, structure = jax.tree.flatten(x)
-        return cls(structure, tuple(leaf.shape for leaf in leaves), tuple(leaf.dtype for leaf in leaves))
+        return cls(
+            structure, tuple(leaf.shape for leaf in leaves), tuple(leaf.dtype for leaf in leaves), Shards.of(leaves)
+        )
 
     @property
     def size(self) -> int:
-        return sum(prod(shape) for shape in self.shapes)
+        return sum(prod(shape) for shape in self.shapes) if self.shards is None else self.shards.size
 
     @property
     def dtype(self) -> Any:
@@ -32,16 +37,44 @@ class Coordinates:
         return jnp.promote_types(jnp.result_type(*self.dtypes), jnp.float32)
 
     def ravel(self, x: PyTree[Array]) -> Float[Array, " d"]:
-        return jnp.concatenate([jnp.ravel(leaf).astype(self.dtype) for leaf in jax.tree.leaves(x)])
+        leaves = [leaf.astype(self.dtype) for leaf in jax.tree.leaves(x)]
+        return jnp.concatenate(list(map(jnp.ravel, leaves))) if self.shards is None else self.shards.ravel(leaves)
 
     def unravel(self, vector: Float[Array, " d"], cast: bool = True) -> PyTree[Array]:
         """The pytree of a vector; `cast` gives every leaf its own precision again.
 
         By one split, whose transpose is one concatenation: that of as many slices would be a sum of padded vectors.
         """
-        parts = jax.lax.split(vector, [prod(shape) for shape in self.shapes]) if len(self.shapes) > 1 else [vector]
+        parts = [vector]
+        if self.shards is not None:
+            parts = self.shards.unravel(vector)
+        elif len(self.shapes) > 1:
+            parts = jax.lax.split(vector, [prod(shape) for shape in self.shapes])
         leaves = [
             part.reshape(shape).astype(dtype if cast else part.dtype)
             for part, shape, dtype in zip(parts, self.shapes, self.dtypes, strict=True)
         ]
         return jax.tree.unflatten(self.structure, leaves)
+
+    # --- a vector with more entries behind those of x
+
+    def extended(self, vector: Float[Array, " d"], more: Float[Array, " s"]) -> Float[Array, " d+s"]:
+        """On a mesh each part of the vector gets its share of them, filled up with zeros."""
+        if self.shards is None:
+            return jnp.concatenate([vector, more])
+        count = self.shards.count
+        filled = jnp.pad(more, (0, -more.size % count))
+        return self.shards.placed(
+            jnp.concatenate([vector.reshape(count, -1), filled.reshape(count, -1)], axis=1).reshape(-1)
+        )
+
+    def extended_size(self, more: int) -> int:
+        return self.size + more + (0 if self.shards is None else -more % self.shards.count)
+
+    def parts(self, vector: Float[Array, " d+s"], more: int) -> tuple[Float[Array, " d"], Float[Array, " s"]]:
+        """Such a vector taken apart again."""
+        if self.shards is None or not more:
+            return vector[: self.size], vector[self.size :]
+        rows = vector.reshape(self.shards.count, -1)
+        own = self.size // self.shards.count
+        return self.shards.placed(rows[:, :own].reshape(-1)), rows[:, own:].reshape(-1)[:more]
