@@ -14,15 +14,15 @@ import jax
 
 jax.config.update("jax_enable_x64", True)
 
-import equinox as eqx
-import jax.numpy as jnp
-import numpy as np
-import optax
-from jax.sharding import AxisType, NamedSharding
-from jax.sharding import PartitionSpec as P
+import equinox as eqx  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+import optax  # noqa: E402
+from jax.sharding import AxisType, NamedSharding  # noqa: E402
+from jax.sharding import PartitionSpec as P  # noqa: E402
 
-import lariax as lx
-from lariax.loop._compiled import advance
+import lariax as lx  # noqa: E402
+from lariax.loop._compiled import advance  # noqa: E402
 
 METHODS = {
     "QuadraticPenalty": lx.QuadraticPenalty(step_size=0.1),
@@ -37,12 +37,11 @@ D, ROWS, BATCH, ITERATIONS = 6000, 4096, 16, 50
 X0 = {"matrix": jnp.full((100, 60), 0.1), "vector": jnp.zeros(D), "whole": jnp.ones(7)}
 SPECS = {"matrix": P(None, "model"), "vector": P("model"), "whole": P()}
 DATA = np.random.default_rng(0).normal(1.0, 0.5, (ROWS, D // 10))
-WEIGHTS = jnp.concatenate([jnp.zeros(6000), jnp.ones(D) / D, jnp.zeros(7)])[None]
 
 
 def objective(x, row):
     shift = x["vector"].reshape(10, -1) - row
-    return jnp.mean(shift**2) + jnp.sum((x["matrix"] - 2) ** 2) / D + jnp.sum(x["whole"] ** 2)
+    return (jnp.sum(shift**2) + jnp.sum((x["matrix"] - 2) ** 2) + jnp.sum(x["whole"] ** 2)) / 2
 
 
 def level(x):
@@ -51,7 +50,7 @@ def level(x):
 
 def constraints(method):
     if method == "LinearizedALM":
-        return {"mean": lx.Linear(WEIGHTS, 0.1)}
+        return {"mean": lx.Linear(lambda x: jnp.mean(x["vector"])[None], 0.1, shape=(1, 12_007))}
     return {"level": lx.AtMost(level, jnp.array([0.05, 0.02]), samples=None)}
 
 
@@ -67,7 +66,9 @@ class SameDraws(lx.AbstractSource):
     def draw(self, key, iterations, count):
         if count == 1:  # for the shape of a sample
             return self.plain.draw(key, iterations, 1)
-        return self.sharded.draw_from_shards(key, iterations, count)
+        drawn = self.sharded.draw_from_shards(key, iterations, count)
+        by_shard = drawn.reshape(len(iterations), self.sharded.shards.count, -1)
+        return by_shard.swapaxes(1, 2).reshape(drawn.shape)  # halves and copies of a batch are those of each shard
 
     def fetch(self, ticket):
         return self.plain.fetch(ticket)
@@ -120,7 +121,10 @@ def main(kind, name, where):
                 "gathered": gathered(result),
                 "status": [result.status, alone.status],
                 "multipliers": float(
-                    max(np.abs(np.asarray(result.multipliers[n]) - np.asarray(y)).max() for n, y in alone.multipliers.items())
+                    max(
+                        np.abs(np.asarray(result.multipliers[n]) - np.asarray(y)).max()
+                        for n, y in alone.multipliers.items()
+                    )
                 ),
                 "strata": result.continuation.oracle.strata,
             }

@@ -22,8 +22,8 @@ def storm(fresh: Any, stale: Any, estimate: Any, momentum: Any) -> Any:
 def leave_one_out(rows: Any, strata: int = 1) -> Any:
     """For each row the mean of the others: with it as partner, a product comes from all ordered pairs of the batch.
 
-    Where as many rows were drawn from each of several strata, one after the other, whose means differ, it is the mean of
-    the strata's means, that of the row's own stratum without the row: what a row says of the others is nothing then.
+    Where as many rows were drawn from each of several strata, one after the other, whose means may differ, it is the
+    mean of the strata's means, that of the row's own stratum without the row: it has no bias, and knows nothing of it.
     """
     if strata == 1:
         return (rows.sum(0) - rows) / (rows.shape[0] - 1)

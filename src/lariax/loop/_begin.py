@@ -12,8 +12,9 @@ from jaxtyping import PyTree
 from lariax.certificate import Tolerance
 from lariax.loop._budget import Budget, record_interval
 from lariax.loop._certifier import Certifier
-from lariax.loop._compiled import begin, block_layout, nonfinite
+from lariax.loop._compiled import begin, block_layout
 from lariax.loop._feed import Feeder
+from lariax.loop._finite import nonfinite
 from lariax.loop._history import Recorded
 from lariax.loop._state import OUTPUTS, RunState, Setup, has_tracers
 from lariax.methods import fitted, oracle_for, prepared

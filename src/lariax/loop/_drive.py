@@ -13,8 +13,9 @@ from lariax.checkpoint import Keeper
 from lariax.loop._begin import explaining_memory
 from lariax.loop._budget import Budget, CallLength
 from lariax.loop._certifier import Certifier
-from lariax.loop._compiled import LoopState, Records, advance, finite_next, nonfinite
+from lariax.loop._compiled import LoopState, Records, advance
 from lariax.loop._feed import ReadFurtherError
+from lariax.loop._finite import finite_next, nonfinite
 from lariax.loop._interrupts import Interrupts
 from lariax.loop._progress import ProgressBar
 from lariax.loop._randomness import Randomness

@@ -13,7 +13,7 @@ from lariax.certificate import RelativeTolerance, Tolerance
 from lariax.checkpoint import Checkpoint, new_folder, remember
 from lariax.loop._begin import Asked, certifier_for, from_earlier, from_point, last_iteration, recording
 from lariax.loop._budget import Budget, check_budgets, record_interval
-from lariax.loop._compiled import advance, conclude
+from lariax.loop._compiled import conclude, sweep
 from lariax.loop._drive import Drive, Snapshot
 from lariax.loop._history import History
 from lariax.loop._progress import ProgressBar
@@ -148,9 +148,8 @@ def _solve_traced(run: RunState, budget: Budget, record_every: int | None, watch
             'checkpoint=, tolerance=, output="best" or Stream.'
         )
     every = record_every or record_interval(last, 0)
-    stop, nothing, count = jnp.int32(last), run.setup.feeder.nothing, last // every
-    loop, records = advance(oracle, method, run.loop, stop, jnp.int32(every), nothing, blocks, max(1, count))
-    rows = jax.tree.map(lambda column: column[:count], records.named(oracle.layout).rows)
+    loop, records = sweep(oracle, method, run.loop, last, every, blocks)
+    rows = jax.tree.map(lambda column: column[: last // every], records.named(oracle.layout).rows)
     rows["draws"] = (rows["iteration"] + blocks.start) * per_iteration
     x, multipliers = conclude(oracle, method, loop)
     return Result(

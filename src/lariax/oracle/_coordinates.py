@@ -1,5 +1,6 @@
 """x as one vector: methods do arithmetic on vectors, the user's functions see the user's own structure."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -45,7 +46,7 @@ class Coordinates:
 
         By one split, whose transpose is one concatenation: that of as many slices would be a sum of padded vectors.
         """
-        parts = [vector]
+        parts: Sequence[Array] = [vector]
         if self.shards is not None:
             parts = self.shards.unravel(vector)
         elif len(self.shapes) > 1:

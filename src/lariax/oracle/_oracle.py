@@ -39,7 +39,7 @@ class Oracle(AbstractStructure, AbstractSampling):
     batch_size: int = eqx.field(static=True)
     copies: int = eqx.field(static=True)
     has_slacks: bool = eqx.field(static=True)
-    placement: Placement | None = eqx.field(static=True, default=None)
+    placement: Placement | None = eqx.field(static=True)
     may_jump: bool = eqx.field(static=True, default=False)  # gradients of single samples, as at a kink
     scaling: Vector | None = None  # x = scaling * z: the method moves in coordinates of its own (without slacks)
 
@@ -187,6 +187,9 @@ class Oracle(AbstractStructure, AbstractSampling):
 
     def prox(self, z: Vector, step_size: ArrayLike) -> Vector:
         """The proximal map of h and the projection on X, with slacks kept non-negative."""
+        if isinstance(self.simple, Everything | Zero):  # x is not taken apart and put together again
+            slacks = self._slack_entries.size
+            return self._point(self._parts(z)[0], jnp.maximum(self._parts(z)[1], 0)) if slacks else z
         steps: PyTree = step_size
         if self.scaling is not None:  # a step of 1 in z is one of scaling^2 in x, entry by entry
             steps = self.coordinates.unravel(jnp.asarray(step_size) * self.scaling**2, cast=False)
@@ -238,14 +241,14 @@ class Oracle(AbstractStructure, AbstractSampling):
     def settled(self, state: PyTree) -> PyTree:
         """A state between two calls of the compiled loop: on a mesh, vectors like z are cut as x is, small things are
         on every device."""
-        if self.placement is None:
+        placement, shards = self.placement, self.coordinates.shards
+        if placement is None:
             return state
 
         def settle(leaf: Array) -> Array:
-            shards = self.coordinates.shards
             if shards is not None and leaf.shape[-1:] == (self.dimension,):
                 return shards.placed(leaf)
-            return self.placement.whole(leaf) if leaf.size <= SMALL else leaf
+            return placement.whole(leaf) if leaf.size <= SMALL else leaf
 
         return jax.tree.map(settle, state)
 

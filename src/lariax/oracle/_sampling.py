@@ -1,5 +1,6 @@
 """The samples of an iteration: where they come from, and how many there are."""
 
+from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
@@ -27,7 +28,8 @@ class Batch(NamedTuple):
         return jax.tree.map(lambda each: each[rows], self)
 
 
-class Placement(NamedTuple):
+@dataclass(frozen=True)
+class Placement:
     """Where the samples of an iteration are, on a mesh."""
 
     mesh: Mesh
@@ -146,4 +148,3 @@ class AbstractSampling(eqx.Module):
             return source.fetch_from_shards(ticket)
         samples = source.fetch(ticket)
         return samples if self.placement is None else self.placement.dealt(samples, axis=0)
-

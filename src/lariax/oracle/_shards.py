@@ -1,7 +1,7 @@
 """A pytree on a mesh as one vector on the same mesh, without moving an entry.
 
-A vector that is cut into equal parts, one a device, cannot hold one leaf after the other: their parts would have to move
-to where the vector is cut. It holds, device after device, what that device has of each leaf:
+A vector that is cut into equal parts, one a device, cannot hold one leaf after the other: their parts would have to
+move to where the vector is cut. It holds, device after device, what that device has of each leaf:
 
     vector = [ part 0 of leaf a, part 0 of leaf b, ... | part 1 of leaf a, part 1 of leaf b, ... | ... ]
 

@@ -3,7 +3,18 @@
 from lariax.problem._constraints import SHARED, AbstractConstraint, AtLeast, AtMost, Equal, Proxy
 from lariax.problem._describe import describe_shape, first_nonfinite, visible
 from lariax.problem._linear import Linear, LinearSystem
-from lariax.problem._meshes import Axes, Home, RowShards, at_home, automatic_axes, home_of, is_sharded, mesh_of, on_mesh, splits_of
+from lariax.problem._meshes import (
+    Axes,
+    Home,
+    RowShards,
+    at_home,
+    automatic_axes,
+    home_of,
+    is_sharded,
+    mesh_of,
+    on_mesh,
+    splits_of,
+)
 from lariax.problem._modules import arrays_of, closed, opened
 from lariax.problem._precision import narrowed, warn_of_float32
 from lariax.problem._problem import Problem

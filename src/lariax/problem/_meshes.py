@@ -1,15 +1,16 @@
 """Arrays on a mesh of devices.
 
-A mesh has axes of two kinds. On explicit ones, those of `jax.make_mesh`, the type of an array says how it is sharded and
-every operation must say what becomes of it; on automatic ones the compiler finds out. The user's functions see single
-samples and know of no mesh, so inside all axes are automatic: arrays are given to a mesh of the same devices with
-automatic axes, which moves nothing, and answers go back to where x0 is.
+A mesh has axes of two kinds. On explicit ones, those of `jax.make_mesh`, the type of an array says how it is sharded
+and every operation must say what becomes of it; on automatic ones the compiler finds out. The user's functions see
+single samples and know of no mesh, so inside all axes are automatic: arrays are given to a mesh of the same devices
+with automatic axes, which moves nothing, and answers go back to where x0 is.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -99,7 +100,8 @@ def at_home(x: PyTree[Array], home: Home) -> PyTree[Array]:
         return jnp.asarray(np.asarray(leaf)) if is_sharded(leaf) else leaf
 
     leaves, structure = jax.tree.flatten(x)
-    return jax.tree.unflatten(structure, map(moved, leaves, home))
+    with jax.set_mesh(Mesh(np.empty((), object), ())):
+        return jax.tree.unflatten(structure, list(map(moved, leaves, home)))
 
 
 def axes_of(entry: Any) -> Axes:
@@ -113,12 +115,14 @@ def splits_of(array: Array) -> tuple[Axes, ...]:
     """For each axis of an array, the mesh's axes that it is cut along. Those of length 1 cut nothing."""
     if not is_sharded(array):
         return ((),) * array.ndim
-    mesh, spec = array.sharding.mesh, tuple(array.sharding.spec)
+    sharding: Any = array.sharding
+    mesh, spec = sharding.mesh, tuple(sharding.spec)
     full = spec + (None,) * (array.ndim - len(spec))
     return tuple(tuple(axis for axis in axes_of(entry) if mesh.shape[axis] > 1) for entry in full)
 
 
-class RowShards(NamedTuple):
+@dataclass(frozen=True)
+class RowShards:
     """How the rows of some arrays, all of them alike, are cut."""
 
     mesh: Mesh

@@ -164,13 +164,13 @@ class Dataset(AbstractSource):
     def fetch_from_shards(self, ticket: Int[Array, " count"]) -> PyTree:
         """The samples of such a ticket: every device reads its own rows, and keeps them."""
         assert self.shards is not None
-        (mesh, axes, specs), rows = self.shards, len(self) // self.shards.count
+        axes, specs, rows = self.shards.axes, list(self.shards.specs), len(self) // self.shards.count
         leaves, structure = jax.tree.flatten(self.arrays)
 
         def own(leaves: list[Array], ticket: Array) -> list[Array]:
             return [leaf[ticket - jax.lax.axis_index(axes) * rows] for leaf in leaves]
 
-        found = jax.shard_map(own, mesh=mesh, in_specs=(list(specs), PartitionSpec(axes)), out_specs=list(specs))
+        found = jax.shard_map(own, mesh=self.shards.mesh, in_specs=(specs, PartitionSpec(axes)), out_specs=specs)
         return jax.tree.unflatten(structure, found(leaves, ticket))
 
     @property
