@@ -83,8 +83,8 @@ class Oracle(AbstractStructure, AbstractSampling):
         """The residuals of a look at parts, one row a sample."""
         sizes = [self._part(rows).batch_size for rows in self._cut(len(looks))]
         parts = [self._matrix(look.residuals, size) for look, size in zip(looks, sizes, strict=True)]
-        apart = [part.reshape(self.strata, -1, part.shape[-1]) for part in parts]
-        return jnp.concatenate(apart, axis=1).reshape(-1, self.rows)
+        apart = [part.reshape(self.strata, len(part) // self.strata, self.rows) for part in parts]
+        return jnp.concatenate(apart, axis=1).reshape(self.batch_size, self.rows)
 
     def residual_rows(self, z: Vector, batch: Batch) -> Float[Array, "n m"]:
         """The residuals by a forward pass alone, one row a sample."""
@@ -321,7 +321,7 @@ class Oracle(AbstractStructure, AbstractSampling):
             return jax.tree.map(lambda each: each[rows], batch)
         each = slice(rows.start // strata, rows.stop // strata)
         return jax.tree.map(
-            lambda all_: all_.reshape(strata, -1, *all_.shape[1:])[:, each].reshape(-1, *all_.shape[1:]), batch
+            lambda rows: rows.reshape(strata, -1, *rows.shape[1:])[:, each].reshape(-1, *rows.shape[1:]), batch
         )
 
     def _part(self, rows: slice) -> "Oracle":
