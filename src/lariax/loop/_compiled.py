@@ -27,6 +27,7 @@ from lariax.tuned.rates import next_refresh
 
 LONGEST_BLOCK = 256
 BLOCK_BYTES = 4 * 2**20
+FED_BYTES = 32 * 2**20  # a block from the host is a call of the compiled loop, which takes a millisecond or two
 FEW = 8  # parts of an array that the compiler makes by one command
 
 Packed = tuple[list[Array], State]
@@ -92,17 +93,18 @@ class Records(NamedTuple):
 
 
 def block_layout(oracle: Oracle, method: AbstractMethod, samples: tuple[PyTree | None, ...]) -> BlockLayout:
-    """As many places a block as fit `BLOCK_BYTES`, a power of two. `samples`: one sample of each source, in shape."""
-    size, needs = 0, method.needs
+    """As many places a block as fit `BLOCK_BYTES` (`FED_BYTES` from the host), a power of two. `samples`: one sample of
+    each source, in shape."""
+    size, needs = 0.0, method.needs
     for i, source in enumerate(oracle.sources):
         if source is None:
             continue
         count = oracle.samples_from(i)
         if source.from_host:
-            size += count * _bytes(samples[i])
+            size += count * _bytes(samples[i]) * BLOCK_BYTES / FED_BYTES
         else:
             size += _bytes(jax.eval_shape(lambda s=source, n=count: s.draw(jax.random.key(0), jnp.arange(1), n)))
-    length = _power_of_two(min(LONGEST_BLOCK, BLOCK_BYTES // max(size, 1)))
+    length = _power_of_two(int(min(LONGEST_BLOCK, BLOCK_BYTES // max(size, 1))))
     start = min(length, -(-needs.start_samples // oracle.batch_size))
     window = needs.refresh_samples and min(length, _power_of_two(needs.refresh_samples // oracle.batch_size))
     return BlockLayout(length, start, window)

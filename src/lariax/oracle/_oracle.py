@@ -319,10 +319,13 @@ class Oracle(AbstractStructure, AbstractSampling):
         strata = self.strata
         if strata == 1:
             return jax.tree.map(lambda each: each[rows], batch)
-        each = slice(rows.start // strata, rows.stop // strata)
-        return jax.tree.map(
-            lambda rows: rows.reshape(strata, -1, *rows.shape[1:])[:, each].reshape(-1, *rows.shape[1:]), batch
-        )
+        first, count = rows.start // strata, (rows.stop - rows.start) // strata
+
+        def some(all_: Array) -> Array:
+            apart = all_.reshape(strata, len(all_) // strata, *all_.shape[1:])
+            return apart[:, first : first + count].reshape(strata * count, *all_.shape[1:])
+
+        return jax.tree.map(some, batch)
 
     def _part(self, rows: slice) -> "Oracle":
         """For a part of the batch."""

@@ -1,5 +1,6 @@
 """What is to be solved."""
 
+from lariax.problem._blocks import Blocks
 from lariax.problem._constraints import SHARED, AbstractConstraint, AtLeast, AtMost, Equal, Proxy
 from lariax.problem._describe import describe_shape, first_nonfinite, visible
 from lariax.problem._linear import Linear, LinearSystem
@@ -28,6 +29,7 @@ __all__ = [
     "AtLeast",
     "AtMost",
     "Axes",
+    "Blocks",
     "Dataset",
     "Distribution",
     "Equal",
