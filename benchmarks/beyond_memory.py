@@ -110,13 +110,13 @@ def main() -> None:
             "# Rows beyond memory",
             "",
             f"`python -m benchmarks.beyond_memory`: a sparse file of {options.gigabytes:g} GB, rows of {WIDTH} "
-            f"float32, batches of {BATCH}, windows of {WINDOW} blocks of {BLOCK} rows ({window:.0f} MB); each way reads "
-            f"{options.read:g} GB. {os.cpu_count()} cores.",
+            f"float32, batches of {BATCH}, windows of {WINDOW} blocks of {BLOCK} rows ({window:.0f} MB); each way "
+            f"reads {options.read:g} GB. {os.cpu_count()} cores.",
             "",
             *table(["", "GB a second", "over `Blocks` alone"], lines),
             "",
-            f"Memory: at most {most:.0f} MB more than before, of which two windows are {2 * window:.0f} MB; the "
-            "programs of jax and their compilation are in it.",
+            f"Memory: at most {most:.0f} MB more than before, of which two windows are {2 * window:.0f} MB; "
+            "the programs of jax and their compilation are in it.",
         ]
     )
     print(text)

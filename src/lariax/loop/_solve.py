@@ -16,6 +16,7 @@ from lariax.loop._budget import Budget, check_budgets, record_interval
 from lariax.loop._compiled import conclude, sweep
 from lariax.loop._drive import Drive, Snapshot
 from lariax.loop._history import History
+from lariax.loop._processes import Company
 from lariax.loop._progress import ProgressBar
 from lariax.loop._result import Result, outcome
 from lariax.loop._saved import Plan, described, keeper_in
@@ -116,7 +117,9 @@ def solve(
     budget, asked = Budget(iterations, draws, seconds), Asked(method, batch_size, seed, output)
     if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
         checkpoint = Checkpoint(checkpoint)
-    with new_folder(checkpoint) as folder, ProgressBar(progress, budget) as bar:  # now: compiling takes seconds
+    company = Company.of((x0.continuation and x0.continuation.loop if isinstance(x0, Result) else x0, problem))
+    own = checkpoint if company.writes else None
+    with new_folder(own) as folder, ProgressBar(progress and company.writes, budget) as bar:  # now: compiling is slow
         taken = 0
         if isinstance(x0, Result):
             run = from_earlier(problem, x0.x, x0.continuation, asked)
@@ -129,12 +132,13 @@ def solve(
         certifier = certifier_for(run, tolerance, confidence)
         last = last_iteration(run, budget, certifier, taken)
         run = recording(run, record_every, last)
-        keeper = None
-        if checkpoint is not None and folder is not None:
-            plan = Plan.of(checkpoint, run.iteration, last, seconds, tolerance, confidence)
-            keeper = keeper_in(folder, described(run.setup), plan)
-            remember(folder, problem)
-        return Drive(run, budget, run.iteration, last, certifier, bar, callback, keeper).go()
+        keeper, saves = None, checkpoint is not None
+        if checkpoint is not None:
+            plan, setup = Plan.of(checkpoint, run.iteration, last, seconds, tolerance, confidence), described(run.setup)
+            if folder is not None:
+                keeper = keeper_in(folder, setup, plan)
+                remember(folder, problem)
+        return Drive(run, budget, run.iteration, last, certifier, bar, callback, keeper, saves, company).go()
 
 
 def _solve_traced(run: RunState, budget: Budget, record_every: int | None, watched: bool) -> Result:

@@ -1,12 +1,13 @@
 """x as one vector: methods do arithmetic on vectors, the user's functions see the user's own structure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from lariax.oracle._shards import Shards
@@ -61,12 +62,13 @@ class Coordinates:
 
     def extended(self, vector: Float[Array, " d"], more: Float[Array, " s"]) -> Float[Array, " d+s"]:
         """On a mesh each part of the vector gets its share of them, filled up with zeros."""
+        xp = np if isinstance(vector, np.ndarray) else jnp
         if self.shards is None:
-            return jnp.concatenate([vector, more])
+            return xp.concatenate([vector, more])
         count = self.shards.count
-        filled = jnp.pad(more, (0, -more.size % count))
+        filled = xp.pad(more, (0, -more.size % count))
         return self.shards.placed(
-            jnp.concatenate([vector.reshape(count, -1), filled.reshape(count, -1)], axis=1).reshape(-1)
+            xp.concatenate([vector.reshape(count, -1), filled.reshape(count, -1)], axis=1).reshape(-1)
         )
 
     def extended_size(self, more: int) -> int:
@@ -79,3 +81,26 @@ class Coordinates:
         rows = vector.reshape(self.shards.count, -1)
         own = self.size // self.shards.count
         return self.shards.placed(rows[:, :own].reshape(-1)), rows[:, own:].reshape(-1)[:more]
+
+    # --- for files, which know of no mesh
+
+    @property
+    def plain(self) -> "Coordinates":
+        """The same structure on one device."""
+        return replace(self, shards=None)
+
+    def to_plain(self, vector: Any, more: int) -> Any:
+        """A vector of NumPy, with more entries behind those of x, in the order that it has on one device."""
+        if self.shards is None:
+            return vector
+        own, rest = self.parts(vector, more)
+        return np.concatenate([*(np.ravel(leaf) for leaf in self.shards.unravel(own)), rest])
+
+    def from_plain(self, vector: Any, more: int) -> Any:
+        """The way back."""
+        if self.shards is None:
+            return vector
+        cuts = np.cumsum([prod(shape) for shape in self.shapes])
+        parts: list[Any] = np.split(vector, cuts)
+        own = self.shards.ravel([part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=False)])
+        return self.extended(own, parts[-1]) if more else own

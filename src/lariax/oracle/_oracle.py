@@ -55,6 +55,11 @@ class Oracle(AbstractStructure, AbstractSampling):
         return self.coordinates.extended_size(self._slack_entries.size)
 
     @property
+    def slacks(self) -> int:
+        """How many entries of the vector are behind those of x."""
+        return int(self._slack_entries.size)
+
+    @property
     def _slack_entries(self) -> np.ndarray:
         """The entries of the residual vector that have a slack."""
         return np.flatnonzero(self.layout.inequality & self.has_slacks)

@@ -9,12 +9,14 @@ A leaf that is whole on several devices, where others are cut, is cut among thes
 one length: entries that no function looks at.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, PyTree
 
@@ -32,6 +34,7 @@ class Shards:
     axes: Axes  # of the mesh that some leaf is cut along, in the mesh's order
     shapes: tuple[tuple[int, ...], ...]  # of the leaves
     splits: tuple[tuple[Axes, ...], ...]  # for each axis of each leaf, what it is cut along
+    extra: int = 0  # entries more in each part: by these one sees which arrays are vectors like x
 
     @classmethod
     def of(cls, x: PyTree[Array]) -> "Shards | None":
@@ -65,21 +68,30 @@ class Shards:
     @property
     def size(self) -> int:
         """Of the vector."""
-        return self.count * sum(self.lengths)
+        return self.count * (sum(self.lengths) + self.extra)
 
     def placed(self, vector: Array) -> Array:
-        """A vector like x, or several stacked along leading axes, with its entries where they belong."""
+        """A vector like x, or several stacked along leading axes, with its entries where they belong. On the host (and
+        so for all that follows) an array of NumPy stays one."""
+        if isinstance(vector, np.ndarray):
+            return vector
         spec = PartitionSpec(*(None,) * (vector.ndim - 1), self.axes)
         return jax.lax.with_sharding_constraint(vector, NamedSharding(self.mesh, spec))
 
     def ravel(self, leaves: list[Array]) -> Float[Array, " d"]:
         parts = [self._cut(leaf, splits) for leaf, splits in zip(leaves, self.splits, strict=True)]
-        return self.placed(jnp.concatenate(parts, axis=1).reshape(-1))
+        xp = np if isinstance(parts[0], np.ndarray) else jnp
+        if self.extra:
+            parts.append(xp.zeros((self.count, self.extra), parts[0].dtype))
+        return self.placed(xp.concatenate(parts, axis=1).reshape(-1))
 
     def unravel(self, vector: Float[Array, " d"]) -> list[Array]:
         rows = self.placed(vector).reshape(self.count, -1)
-        parts = jax.lax.split(rows, self.lengths, axis=1)
-        return [self._joined(*each) for each in zip(parts, self.shapes, self.splits, strict=True)]
+        if isinstance(rows, np.ndarray):
+            parts: Sequence[Any] = np.split(rows, np.cumsum(self.lengths), axis=1)
+        else:
+            parts = jax.lax.split(rows, [*self.lengths, self.extra], axis=1)
+        return [self._joined(*each) for each in zip(parts, self.shapes, self.splits, strict=False)]
 
     def _length(self, axes: Axes) -> int:
         return prod(self.mesh.shape[axis] for axis in axes)
@@ -97,6 +109,8 @@ class Shards:
         return [found.index(axis) for axis in self.axes]
 
     def _on(self, array: Array, *entries: Any) -> Array:
+        if isinstance(array, np.ndarray):
+            return array
         return jax.lax.with_sharding_constraint(array, NamedSharding(self.mesh, PartitionSpec(*entries)))
 
     def _apart(self, shape: tuple[int, ...], splits: tuple[Axes, ...]) -> tuple[list[int], list[int], list[int]]:
@@ -117,7 +131,8 @@ class Shards:
         pieces = self._on(pieces.reshape(*(apart[i] for i in cuts), -1), *own)
         more = -pieces.shape[-1] % self._length(missing)
         if more:
-            pieces = jnp.pad(pieces, [(0, 0)] * len(own) + [(0, more)])
+            xp = np if isinstance(pieces, np.ndarray) else jnp
+            pieces = xp.pad(pieces, [(0, 0)] * len(own) + [(0, more)])
         pieces = pieces.reshape(*pieces.shape[:-1], *(self.mesh.shape[axis] for axis in missing), -1)
         pieces = pieces.transpose(*self._order(own), len(self.axes))
         return self._on(self._on(pieces, *self.axes).reshape(self.count, -1), self.axes)

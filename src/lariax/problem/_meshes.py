@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 
@@ -147,3 +148,23 @@ class RowShards:
                 "same place in their PartitionSpec."
             )
         return cls(mesh, cuts.pop(), tuple(PartitionSpec(*splits_of(leaf)) for leaf in leaves))
+
+
+ROWS = "rows"
+"""The axis of the mesh of all devices on which the rows of all processes are."""
+
+
+def joined_rows(arrays: PyTree) -> PyTree[Array]:
+    """The rows that each process has, as arrays over the devices of all processes. Called by all of them."""
+    mesh = Mesh(np.asarray(jax.devices()), (ROWS,), axis_types=(AxisType.Auto,))
+    rows, devices = jax.tree.leaves(arrays)[0].shape[0], jax.local_device_count()
+    counts = [rows]
+    if jax.process_count() > 1:
+        counts = np.ravel(multihost_utils.process_allgather(np.int32(rows))).tolist()
+    if len(set(counts)) > 1 or rows % devices:
+        raise ValueError(
+            f"every process must have as many rows, and as many for each of its {devices} devices, found {counts}. "
+            "Leave some out, or repeat some."
+        )
+    sharding = NamedSharding(mesh, PartitionSpec(ROWS))
+    return jax.tree.map(lambda leaf: jax.make_array_from_process_local_data(sharding, np.asarray(leaf)), arrays)

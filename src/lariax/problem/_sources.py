@@ -22,7 +22,7 @@ from jaxtyping import Array, Int, Key, PyTree
 
 from lariax.problem._columns import as_columns, fetched
 from lariax.problem._describe import describe_shape, first_nonfinite
-from lariax.problem._meshes import RowShards, automatic
+from lariax.problem._meshes import RowShards, automatic, joined_rows
 from lariax.problem._precision import narrowed, warn_of_float32
 from lariax.problem._shuffle import MOST_ROWS, shuffled
 from lariax.utils import takes
@@ -139,6 +139,17 @@ class Dataset(AbstractSource):
         self.arrays = _device_rows(arrays, "Dataset")
         self.epochs = epochs
         self.shards = RowShards.of(self.arrays)
+
+    @classmethod
+    def local(cls, arrays: PyTree, epochs: bool = False) -> "Dataset":
+        """The rows of all processes, each of which gives its own (`jax.distributed`); all have as many, and as many for
+        each of their devices. They stay where they are. With one process, its rows over its devices.
+
+        >>> import jax.numpy as jnp, lariax as lx
+        >>> len(lx.Dataset.local({"income": jnp.ones(8)}))
+        8
+        """
+        return cls(joined_rows(_device_rows(arrays, "Dataset.local")), epochs)
 
     def __len__(self) -> int:
         return int(jax.tree.leaves(self.arrays)[0].shape[0])
