@@ -45,7 +45,9 @@ def from_plain(setup: Setup, loop: LoopState) -> LoopState:
     shards = setup.oracle.coordinates.shards
     if shards is None:
         return loop
-    return jax.jit(setup.oracle.settled)(_reordered(setup, loop, setup.oracle.coordinates.from_plain))
+    ordered = _reordered(setup, loop, setup.oracle.coordinates.from_plain)
+    settled: LoopState = eqx.filter_jit(lambda oracle, state: oracle.settled(state))(setup.oracle, ordered)
+    return settled
 
 
 def _reordered(setup: Setup, loop: LoopState, order: Callable[[np.ndarray, int], np.ndarray]) -> LoopState:

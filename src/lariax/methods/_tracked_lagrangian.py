@@ -348,9 +348,10 @@ class TrackedLagrangian(AbstractMethod):
 
     def diagnose(self, oracle: Oracle, state: TrackedState, k: Float[Array, ""]) -> Diagnosis:
         """Violated: by more than five standard errors, and a thousandth of the run's length."""
-        x, s = jax.device_get((state.x, state.rule))  # for NumPy nothing has to be compiled
+        s = jax.device_get(state.rule)  # for NumPy nothing has to be compiled
+        size = np.sum(np.asarray(state.x) ** 2) if state.x.is_fully_addressable else float(_square(state.x))
         left = violation(np, oracle.layout.inequality, s.multipliers, s.constraints) ** 2
-        far = left > VIOLATED_LENGTH**2 * (1 + np.sum(x**2)) * diagonal(np, s.shape.gram)
+        far = left > VIOLATED_LENGTH**2 * (1 + size) * diagonal(np, s.shape.gram)
         violated = np.any(far & (left > VIOLATED_ERRORS**2 * s.constraint_filter.error))
         return Diagnosis(violated, s.theta < LEAST_THETA, state.metric, self._remark(s, int(k)))
 

@@ -66,8 +66,8 @@ def automatic_axes() -> Iterator[None]:
 
 
 def mesh_of(tree: PyTree) -> Mesh | None:
-    """The mesh that arrays are on; None: they are on one device each."""
-    meshes = {leaf.sharding.mesh for leaf in jax.tree.leaves(tree) if is_sharded(leaf)}
+    """The mesh that arrays are on, with automatic axes; None: they are on one device each."""
+    meshes = {_automatic(leaf.sharding.mesh) for leaf in jax.tree.leaves(tree) if is_sharded(leaf)}
     if len(meshes) > 1:
         raise ValueError(
             f"x0 and the samples are on {len(meshes)} meshes, {', '.join(str(dict(m.shape)) for m in meshes)}. Put all "
