@@ -1,12 +1,12 @@
-"""What an iteration sends around: collectives in the compiled program of one step, counted on eight virtual devices, and
-the work of one device as devices are added.
+"""What an iteration sends around: collectives in the compiled program of one step, counted on eight virtual devices,
+and the work of one device as devices are added.
 
 python -m benchmarks.collectives --write
 
-The first table says what grows with the number of devices and what does not: a reduction of a few numbers costs latency,
-about log2(devices) hops; one of a vector like x costs its bytes twice, whatever the number of devices. The second keeps
-the work of a device (rows of a batch, or entries of x) fixed while devices are added: weak scaling, as operations and
-bytes of the compiled program, since virtual devices share two cores.
+The first table says what grows with the number of devices and what does not: a reduction of a few numbers costs
+latency, about log2(devices) hops; one of a vector like x costs its bytes twice, whatever the number of devices. The
+second keeps the work of a device (rows of a batch, or entries of x) fixed while devices are added: weak scaling, as
+operations and bytes of the compiled program, since virtual devices share two cores.
 """
 
 import argparse
