@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import numpy as np
 from jaxtyping import ArrayLike, PyTree
 
@@ -30,7 +31,7 @@ from lariax.inference._samples import Extras, Wanted, same_rows, sample_of, tota
 from lariax.inference._scaling import RandomScaling
 from lariax.inference._system import Model
 from lariax.oracle import Oracle, as_arrays
-from lariax.problem import Dataset, Problem, Stratified, opened
+from lariax.problem import Dataset, Problem, Stratified, at_home, automatic_axes, opened
 
 SURELY = 3.0  # standard errors by which a multiplier or a slack is positive, or one more than the interval has
 OFF, FAR = 6.0, 100.0  # standard errors between the run's x and the estimate: to warn of, to refuse
@@ -38,6 +39,7 @@ SECOND = 0.25  # of the objective's standard error: noise of second order that l
 CLEAN = 1e-10  # of the largest standard error, for rounding
 
 
+@automatic_axes()
 def inference(
     problem: Problem,
     x: PyTree,
@@ -83,6 +85,7 @@ def inference(
     return _inferred(problem, x, multipliers or {}, Wanted(draws, draws or DRAWS), confidence, seed, extras)
 
 
+@automatic_axes()
 def infer_run(
     problem: Problem,
     x: PyTree,
@@ -116,6 +119,7 @@ def _inferred(
 ) -> Inference:
     problem, arrays = opened(problem, x)
     point = as_arrays(problem, arrays, "x")
+    point = at_home(point, (None,) * len(jax.tree.leaves(point)))  # the algebra is done on the host
     sample = sample_of(problem, point, wanted, seed, extras)
     oracle = sample.oracle
     vector = oracle.coordinates.ravel(point)
