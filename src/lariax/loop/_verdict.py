@@ -75,8 +75,10 @@ def judged(oracle: Oracle, known: Diagnosis, x: Any, violations: np.ndarray, key
     scales = jnp.ones_like(point) if known.scales is None else known.scales
     plain = replace(oracle, scaling=scales, has_slacks=False, copies=1)
     fresh = _Fresh(plain, key)
-    away = float(np.linalg.norm(np.asarray(point) / np.asarray(scales)))
-    if away > FAR and falls_without_end(fresh.oracle, point / scales, fresh.half(0), fresh.half(1), strict=away < LOST):
+    here = point.is_fully_addressable
+    away = float(np.linalg.norm(np.asarray(point) / np.asarray(scales)) if here else jnp.linalg.norm(point / scales))
+    z = point / scales
+    if here and away > FAR and falls_without_end(fresh.oracle, z, fresh.half(0), fresh.half(1), strict=away < LOST):
         return Verdict("unbounded", draws=fresh.draws)
     if not away < LOST:
         return Verdict("stalled", ("x has run away.",), fresh.draws)
@@ -84,7 +86,7 @@ def judged(oracle: Oracle, known: Diagnosis, x: Any, violations: np.ndarray, key
         return Verdict("stalled", ("The last steps were all refused.",), fresh.draws)
     if not bool(known.violated):
         return Verdict("budget", draws=fresh.draws)
-    return _of_violation(oracle, fresh, point / scales, violations)
+    return _of_violation(oracle, fresh, z, violations)
 
 
 def has_kinks(oracle: Oracle, known: Diagnosis, x: Any, key: Key[Array, ""]) -> bool:
