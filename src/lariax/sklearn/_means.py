@@ -8,8 +8,9 @@ from scipy.special import ndtri
 
 from lariax.sklearn._choose import Judged
 from lariax.sklearn._exact import Count, lower, upper
+from lariax.sklearn._fitted import Fitted
 from lariax.sklearn._pool import FOLDS, JUDGES
-from lariax.sklearn._regression import Fitted, Regression, counts, sweep_of
+from lariax.sklearn._regression import Regression, counts, sweep_of
 from lariax.sklearn._tradeoff import Point, bounds_to_try, named, with_bound
 
 

@@ -1,7 +1,7 @@
 """Networks for regression, by `lariax.solve`: least squares under bounds on means of soft errors."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,12 +13,10 @@ from jaxtyping import Array, PyTree
 from lariax.gallery._models import forward, half_square, network
 from lariax.loop import solve
 from lariax.problem import AtMost, Dataset, Problem
+from lariax.sklearn._fitted import Fitted
 from lariax.sklearn._linear import scaling
 from lariax.sklearn._network import BATCH, FEWEST_STEPS, MOST_STEPS, PASSES, Network, adam
 from lariax.sklearn._train import mixing
-
-if TYPE_CHECKING:
-    from lariax.sklearn._regression import Fitted, Regression
 
 WIDTH = 0.1
 """Of a soft step or corner, in standard deviations of y."""
@@ -30,10 +28,9 @@ RIDGE = 10.0
 """Times alpha: networks learn a bound on their rows by heart (docs/heldout.md)."""
 
 
-def path(problem: "Regression", targets: Sequence[np.ndarray | None]) -> "list[Fitted]":
-    """One network for each vector of bounds, each from the one before, in units of the deviation of y."""
-    from lariax.sklearn._regression import Fitted
-
+def path(problem: Any, targets: Sequence[np.ndarray | None]) -> list[Fitted]:
+    """One network for each vector of bounds of a `Regression`, each from the one before, in units of the deviation of
+    y."""
     inputs = problem.inputs.toarray() if scipy.sparse.issparse(problem.inputs) else problem.inputs
     middle, spread = scaling(inputs, problem.weights)
     share = problem.weights / problem.weights.sum()
@@ -69,7 +66,7 @@ def path(problem: "Regression", targets: Sequence[np.ndarray | None]) -> "list[F
     return found
 
 
-def _data(problem: "Regression", inputs: np.ndarray, y: np.ndarray) -> Dataset:
+def _data(problem: Any, inputs: np.ndarray, y: np.ndarray) -> Dataset:
     """Rows with what each adds to the values of the constraints: `above` times the four soft errors."""
     kinds, n = list(KINDS), len(y)
     above = np.zeros((len(problem.plan.bases), n, len(kinds)))

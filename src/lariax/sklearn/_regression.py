@@ -11,6 +11,7 @@ from scipy.special import expit
 from lariax.sklearn._choose import Sweep
 from lariax.sklearn._constraints import Limit, OnRows, at_least, at_most, between, decreasing, each, increasing
 from lariax.sklearn._exact import Count
+from lariax.sklearn._fitted import Fitted
 from lariax.sklearn._groups import Columns
 from lariax.sklearn._linear import scaled, scaling
 from lariax.sklearn._rates import Base, Plan, Row, rows_of
@@ -138,23 +139,6 @@ def _number(feature: Any, names: Sequence[Any]) -> int:
     if feature in list(names):
         return list(names).index(feature)
     raise ValueError(f"there is no feature {feature!r}. {did_you_mean(feature, map(str, names))}Found {list(names)}.")
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """Predictions X @ coef + intercept, or those of a network, + intercept."""
-
-    coef: Any
-    intercept: float
-    multipliers: np.ndarray
-    loss: float
-    iterations: int
-    converged: bool
-    network: Any = None
-
-    def predict(self, inputs: Any) -> np.ndarray:
-        own = inputs @ self.coef if self.network is None else self.network.scores(inputs)[:, 0]
-        return np.asarray(own + self.intercept)
 
 
 @dataclass(frozen=True)

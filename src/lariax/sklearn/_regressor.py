@@ -15,6 +15,7 @@ from lariax.sklearn._choose import Candidate, Judged
 from lariax.sklearn._classifier import LEFT_BEHIND, PromiseError, check_hidden
 from lariax.sklearn._constraints import ERRORS, Limit, OnRows, checked, on_rows
 from lariax.sklearn._exact import Count
+from lariax.sklearn._fitted import Fitted
 from lariax.sklearn._groups import Columns
 from lariax.sklearn._linear import LinearTrainer
 from lariax.sklearn._means import apart, cross_fitted, part_of, price_of_means, shifted, targets_of
@@ -22,7 +23,6 @@ from lariax.sklearn._promise import FEW, FEWEST, FIRST, KEPT, STATUSES, Tested, 
 from lariax.sklearn._rates import Plan
 from lariax.sklearn._regression import (
     OTHERS,
-    Fitted,
     Regression,
     counts,
     planned_means,
