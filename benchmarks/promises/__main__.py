@@ -111,16 +111,20 @@ def compared(task: str, found: Found) -> Iterator[tuple[str, ...]]:
         others = [way for way in found if way not in (OURS, OURS_SEEING) and (SEES in way) == (SEES in own)]
         able = [way for way in others if np.mean([one["kept"] for one in found[way].values()]) >= 0.95]
         cells = []
-        for some in ([way for way in able if OWN in way or "margin" not in way and " of the bound" not in way], able):
+        for some in ([way for way in able if OWN in way or not _has_margin(way)], able):
             best = max(some, key=lambda way: np.mean([r["accuracy"] for r in found[way].values()]), default=None)
-            cells += (
-                ["none kept it", "-"]
-                if best is None
-                else [best.replace(f" ({SEES})", ""), _difference(found, own, best)]
-            )
+            cells += ["none kept it", "-"] if best is None else [_short(best), _difference(found, own, best)]
         kept_share = np.mean([one["kept"] for one in promised]) if promised else np.nan
         name = f"{task}, {SEES}" if SEES in own else task
         yield (name, f"{len(promised)} of {len(found[own])}", f"{kept_share:.1%}", *cells)
+
+
+def _has_margin(way: str) -> bool:
+    return "margin" in way or "of the bound" in way
+
+
+def _short(way: str) -> str:
+    return way.replace(f" ({SEES})", "")
 
 
 def _difference(found: Found, own: str, other: str) -> str:
@@ -159,12 +163,12 @@ area under ROC are over the same rows. The rest is finite: its own sampling erro
 the population covers. It is worst on German Credit, where 700 rows judge what 300 promise: a test that used its 5 %
 fully would be broken in 8 % there.
 
-Rivals say nothing, so that all their fits count. *Own margin*: the rival chooses its margin from its own rows so that the
-bound holds with 95 %, as a user could; by the bootstrap of cross-validated decisions where it tunes on those, by 1.645
-standard errors for fairlearn. *In hindsight*: of all margins on the page the most accurate way that kept the bound
-in 95 % of the fits; no user has that table. ExponentiatedGradient and ThresholdOptimizer are randomised. ThresholdOptimizer
-sees the group when it predicts: ours beside it has the group among its features. Differences are of accuracies on the
-same rows, with their standard errors; ours are means over the fits that promise.
+Rivals say nothing, so that all their fits count. *Own margin*: the rival chooses its margin from its own rows so that
+the bound holds with 95 %, as a user could; by the bootstrap of cross-validated decisions where it tunes on those, by
+1.645 standard errors for fairlearn. *In hindsight*: of all margins on the page the most accurate way that kept the
+bound in 95 % of the fits; no user has that table. ExponentiatedGradient and ThresholdOptimizer are randomised.
+ThresholdOptimizer sees the group when it predicts: ours beside it has the group among its features. Differences are of
+accuracies on the same rows, with their standard errors; ours are means over the fits that promise.
 """
 
 
