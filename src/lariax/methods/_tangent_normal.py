@@ -33,7 +33,7 @@ equation with 128 rows `TrackedLagrangian` makes nine iterations in the time of 
 
 TRUST = 4.0  # steps get longer only if what they follow stands out by this from the error of the estimate, squared
 REACH = 100.0  # the first normal step may be this many times as long as x
-LEAST_RADIUS = 100.0  # the least radius, in units of what rounding makes of a step: a shorter one would never grow again
+LEAST_RADIUS = 100.0  # the least radius, in units of what is rounding: a shorter one would never grow again
 FORGET = 0.9  # what is left after an iteration of a maximum: of the length of a row, of a curvature that is one number
 
 

@@ -354,7 +354,8 @@ class TrackedLagrangian(AbstractConstrained):
 
         def attempt() -> tuple[RuleState, Vector | None, float]:
             survey = self._survey(closure, self.calls)
-            held = self.held(self.estimate, self.rule.lengths(self.rule.in_force(s)).eta, self._scaling())
+            place = self.estimate, self.rule.lengths(self.rule.in_force(s)).eta, self._scaling()
+            held, survey.face = self.held(*place), self.face(*place)
             new, survey = survey.refreshed(self.rule, s, self.rows, self.units, self.indexed, held)
             return new, survey.metric_as_vector(), survey.indexed_size(self.calls)
 
