@@ -251,7 +251,7 @@ class AbstractConstrained(torch.optim.Optimizer):
         themselves."""
         if all(is_separable(group) for group in self.param_groups):
             return None
-        beyond = [target.clone() for target in self._targets()]
+        beyond = [target.detach().clone() for target in self._targets()]
         self._shift(beyond, estimate, self._steps(step_size), scaling)
         sizes = [part.numel() for part in beyond]
         length = sum(float(torch.sum(part.double() ** 2)) for part in beyond) ** 0.5
