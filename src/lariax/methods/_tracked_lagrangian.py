@@ -45,7 +45,7 @@ from lariax.tuned.curvature import Measurement, first_curvature, is_kinked, nois
 from lariax.tuned.filter import gain_at, running_mean, variance_of_mean
 from lariax.tuned.rates import interval_at
 from lariax.tuned.rule import FirstLook, Rule, RuleState, Step, row_state, violation
-from lariax.tuned.shape import ShapeInputs, diagonal, jacobian_norm, shape_at
+from lariax.tuned.shape import ShapeInputs, diagonal, face_step, jacobian_norm, shape_at
 from lariax.tuned.units import HessianEstimate
 
 
@@ -317,6 +317,7 @@ class TrackedLagrangian(AbstractMethod):
         """The shape of the penalty, the size of the objective's gradient and the metric, anew."""
         rule = self.rule(oracle)
         eta = rule.lengths(rule.in_force(state.rule)).eta
+        eta = face_step(jnp, eta, _square(state.gradient), _square(state.x))
         face = face_at(_in_metric(oracle, state), state.x - eta * state.gradient, eta)
         state = self._rescaled(oracle, rule, state, batches)
         oracle, s = _in_metric(oracle, state), state.rule

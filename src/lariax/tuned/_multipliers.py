@@ -359,8 +359,9 @@ class Multipliers:
             if self.kinds[name].exact or f"limit {name}" in self._said:
                 continue
             last, error = state.level, self.values[name].standard_error
-            if pool.size >= LAST:  # values since the multiplier moved are the newest
-                last, error = pool.total / pool.size, np.sqrt(state.noise / pool.size)
+            if pool.size >= LAST:  # values since the multiplier moved are the newest; they may be falling still
+                last = pool.total / pool.size
+                error = np.sqrt(state.noise / pool.size + ((state.level - last) / 4) ** 2)
             left = np.maximum(last, 0) if constraint.inequality else np.abs(last)
             missed = left > SURE * error
             if not np.any(missed):

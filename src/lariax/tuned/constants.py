@@ -162,6 +162,9 @@ CERTAIN = 1e-14
 SURE = 3.0
 """Standard errors by which a multiplier stands out from 0, or a value is below its bound, to be sure of it."""
 
+FACE_REACH = 1e-3
+"""A step of this part of the length of x shows which face of a set x is on."""
+
 FACE_SHARE = 1e-2
 """On a face of a set, rows of J count for what is left of them along it, and for this part of their squares, lest one
 that is all but across it be pressed without end. Without, two circles on simplexes were circled around for ever

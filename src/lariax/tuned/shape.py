@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Protocol
 from lariax.tuned.constants import (
     CERTAIN,
     EIGENVALUE_NOISE,
+    FACE_REACH,
     FACE_SHARE,
     GRADIENT_MEMORY,
     KAPPA,
@@ -111,6 +112,12 @@ def shape_at(xp: Any, samples: JacobianSamples, rows: int, inputs: ShapeInputs, 
     if before is not None:
         jacobian, error = average_jacobian(xp, before, jacobian, error)
     return whitened(xp, jacobian, error, variance, inputs, before, samples.on_face(jacobian))
+
+
+def face_step(xp: Any, eta: Any, gradient: Any, size: Any) -> Any:
+    """eta, or less, for a step along g, with g.g = `gradient` and x.x = `size`, that shows which face of a set x is on,
+    and not how the set is bent."""
+    return xp.minimum(eta, FACE_REACH * (1 + xp.sqrt(size)) / xp.sqrt(gradient + xp.finfo(float).tiny))
 
 
 def is_whitened(rows: int, dimension: int) -> bool:
