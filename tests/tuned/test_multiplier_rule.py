@@ -11,7 +11,7 @@ import optax
 import pytest
 
 import lariax as lx
-from lariax.tuned import Kind, emptied, empty, host, is_full, pooled, pressed, relaxed
+from lariax.tuned import Kind, _pressure, emptied, empty, host, is_full, pooled, pressed, relaxed
 
 
 def loop(multipliers, steps, noise=0.1, rate=0.01, bound=1.0, seed=0):
@@ -67,6 +67,31 @@ def test_a_violation_while_untrained_does_not_wind_up():
         weights.append(multipliers.update({"c": (value, 0.05)}, objective=(1.0, 0.05))["c"])
     assert max(weights[300:]) < 0.1
     assert weights[-1] == 0
+
+
+def swings(steps=1200, noise=0.1, rate=0.02):
+    """Deviation from 0, over the last half, of a value whose *rate* follows the multiplier, which 1 balances."""
+    rng, x, seen = np.random.default_rng(0), 0.0, []
+    multipliers = lx.Multipliers({"c": lx.Equal(bound=0.0)}, steps=steps)
+    for _ in range(steps):
+        y = multipliers.update({"c": (x + noise * rng.normal(), noise)}, objective=(1.0, noise))["c"]
+        x += rate * (1 - y)
+        seen.append(x)
+    return np.sqrt(np.mean(np.square(seen[steps // 2 :])))
+
+
+def test_the_part_at_once_damps_what_a_sum_alone_makes_swing(monkeypatch):
+    """A chain of two sums has no damping of its own."""
+    assert swings() < 0.1
+    monkeypatch.setattr(_pressure, "PROMPT", 0.0)
+    monkeypatch.setattr(_pressure, "QUICK", 0.0)
+    assert swings() > 0.3
+
+
+def test_a_state_of_another_version_is_refused():
+    multipliers = lx.Multipliers({"c": lx.AtMost(bound=1.0)}, steps=200)
+    with pytest.raises(ValueError, match="version 1"):
+        multipliers.load_state_dict({**multipliers.state_dict(), "version": 1})
 
 
 def test_vectors_under_one_name():

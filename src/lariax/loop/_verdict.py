@@ -89,8 +89,10 @@ def judged(
     scales = jnp.ones_like(point) if known.scales is None else known.scales
     plain = replace(oracle, scaling=scales, has_slacks=False, copies=1)
     fresh = _Fresh(plain, key)
-    away = float(np.linalg.norm(np.asarray(point) / np.asarray(scales)))
-    if away > FAR and falls_without_end(fresh.oracle, point / scales, fresh.half(0), fresh.half(1), strict=away < LOST):
+    here = point.is_fully_addressable
+    away = float(np.linalg.norm(np.asarray(point) / np.asarray(scales)) if here else jnp.linalg.norm(point / scales))
+    z = point / scales
+    if here and away > FAR and falls_without_end(fresh.oracle, z, fresh.half(0), fresh.half(1), strict=away < LOST):
         return Verdict("unbounded", draws=fresh.draws)
     if not away < LOST:
         return Verdict("stalled", ("x has run away.",), fresh.draws)
@@ -98,9 +100,9 @@ def judged(
         return Verdict("stalled", ("The last steps were all refused.",), fresh.draws)
     found = Verdict("budget", draws=fresh.draws)
     if bool(known.violated) or bool(known.pressed):
-        found = _of_violation(known, fresh, point / scales, history.get("feasibility", np.zeros(0)))
-    if found.status == "budget" and not found.doubt and _is_restless(history):
-        found = _of_slope(fresh, point / scales, plain.rows_named(multipliers), history["stationarity"])
+        found = _of_violation(known, fresh, z, history.get("feasibility", np.zeros(0)))
+    if here and found.status == "budget" and not found.doubt and _is_restless(history):
+        found = _of_slope(fresh, z, plain.rows_named(multipliers), history["stationarity"])
     return found
 
 

@@ -12,14 +12,14 @@ from lariax.methods._base import AbstractMethod, Answer, Diagnosis, Needs
 from lariax.methods._face import bent, linearized
 from lariax.methods._legs import Along, Ground, along, normal, tangent
 from lariax.methods._nearest import Bounds, Values
-from lariax.methods._survey import objective_gradients, scales_at
+from lariax.methods._survey import gradient_moments, scales_at
 from lariax.oracle import Batch, Oracle, Vector, occasionally
 from lariax.problem import Problem
 from lariax.prox import Zero
 from lariax.sets import Everything
 from lariax.tuned.constants import START_SAMPLES
 from lariax.tuned.curvature import first_curvature, probe_direction, probe_length
-from lariax.tuned.filter import Filter, clipped_innovation, gain, running_mean, updated, variance_of_mean
+from lariax.tuned.filter import Filter, clipped_innovation, gain, running_mean, updated
 from lariax.tuned.rates import rate_at
 from lariax.tuned.rule import allowed_drift, next_theta
 from lariax.tuned.shape import is_whitened
@@ -180,13 +180,14 @@ class TangentNormal(AbstractMethod):
     # --- the start
 
     def init(self, oracle: Oracle, point: Vector, batches: Batch) -> TangentState:
-        each = objective_gradients(oracle, point, batches)
+        slope, entries, count = gradient_moments(oracle, point, batches)
         found = scales_at(oracle, point, batches, by_pull=False) if _has_matrix(oracle) else None
         metric = None if found is None else found[0]
         if metric is not None:
-            oracle, point, each = replace(oracle, scaling=metric), point / metric, metric * each
-        slope, error = jnp.mean(each, axis=0), _noise(each)
-        noise = error * each.shape[0] / oracle.batch_size  # of one batch
+            oracle, point = replace(oracle, scaling=metric), point / metric
+            slope, entries = metric * slope, metric**2 * entries
+        error = jnp.sum(entries)
+        noise = error * count / oracle.batch_size  # of one batch
         norm, steep = jnp.linalg.norm(point), jnp.linalg.norm(slope)
         size = jnp.where(norm > 0, norm, 1) if metric is None else jnp.ones((), oracle.dtype)
         length = probe_length(jnp, size, _epsilon(oracle))
@@ -308,11 +309,6 @@ def _bounds(oracle: Oracle) -> tuple[Bounds, bool]:
     low, high = (oracle.coordinates.ravel(within.project(oracle.coordinates.unravel(end))) for end in ends)
     bounds = Bounds(low, high) if oracle.scaling is None else Bounds(low / oracle.scaling, high / oracle.scaling)
     return bounds, isinstance(within, Everything) and not any(block.inequality for block in oracle.blocks)
-
-
-def _noise(parts: Float[Array, "n d"]) -> Float[Array, ""]:
-    """The variance of the mean of independent parts, over all entries; a single part is exact."""
-    return jnp.sum(variance_of_mean(jnp, parts)) if parts.shape[0] > 1 else jnp.zeros((), parts.dtype)
 
 
 def _square(vector: Array) -> Float[Array, ""]:

@@ -11,16 +11,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
-from lariax.formulas import least_weights, leave_one_out, storm
+from lariax.formulas import least_weights, storm
 from lariax.methods._base import AbstractMethod, Answer, Diagnosis, Needs, check_known, check_positive
 from lariax.methods._survey import (
     Face,
     SampledJacobian,
     face_at,
+    gradient_moments,
     held_at,
     hessian_at,
     jumps_at,
-    objective_gradients,
+    mean_over,
     scales_at,
     slopes_at,
     units_of,
@@ -152,7 +153,7 @@ class TrackedLagrangian(AbstractMethod):
             inequality=oracle.inequality,
             least_weights=least_weights(jnp, oracle.inequality),
             has_inequalities=oracle.has_inequalities,
-            partners=lambda each: oracle.repelled(leave_one_out(each), each),
+            partners=oracle.partners,
             step_size=None if self.step_size is None else jnp.asarray(self.step_size),
             penalty=self.penalty,
             gain_exponent=self.gain_exponent,
@@ -244,16 +245,16 @@ class TrackedLagrangian(AbstractMethod):
 
         # noise of values and gradients over all batches of the start
         one, samples = oracle.singles(batches)
-        gradients = objective_gradients(oracle, point, batches)
+        slopes = gradient_moments(oracle, point, batches)
         values = for_each(lambda sample: one.join(one.residuals(point, sample)), samples)
-        share = gradients.shape[0] / oracle.batch_size
-        gradient_noise = share * jnp.sum(variance_of_mean(jnp, gradients))
+        share = slopes.samples / oracle.batch_size
+        gradient_noise = share * jnp.sum(slopes.error)
         value_noise = share * variance_of_mean(jnp, values)
-        max_gradient = _square(jnp.mean(gradients, axis=0))
+        max_gradient = _square(slopes.mean)
         jumps, size = jnp.zeros_like(curvature), 1 + jnp.linalg.norm(point)
         if rule.averages:
             is_linear = found is not None and found[1].largest == 0
-            jumps = self._first_jumps(oracle, point, batches, jnp.mean(gradients, axis=0), is_linear)
+            jumps = self._first_jumps(oracle, point, batches, slopes.mean, is_linear)
             least = jnp.where(jumps >= JUMPY_SAMPLES, noisy_slope(jnp, max_gradient, gradient_noise) / size, 0)
             curvature = jnp.maximum(curvature, least)
         inputs = ShapeInputs.at_start(
@@ -321,7 +322,7 @@ class TrackedLagrangian(AbstractMethod):
         face = face_at(_in_metric(oracle, state), state.x - eta * state.gradient, eta)
         state = self._rescaled(oracle, rule, state, batches)
         oracle, s = _in_metric(oracle, state), state.rule
-        slope = jnp.mean(for_each(lambda batch: oracle.objective_gradient(state.x, batch), batches), axis=0)
+        slope = mean_over(lambda batch: oracle.objective_gradient(state.x, batch), batches)
         s = rule.with_gradient(s, _square(slope), _square(state.x))
         shape = self._shape(oracle, state.x, batches, rule.shape_inputs(s, oracle.batch_size), s.shape, key, face)
         s = rule.refreshed(s, shape, _square(slope))
@@ -360,9 +361,10 @@ class TrackedLagrangian(AbstractMethod):
 
     def diagnose(self, oracle: Oracle, state: TrackedState, k: Float[Array, ""]) -> Diagnosis:
         """Violated: by more than five standard errors, and a thousandth of the run's length."""
-        x, s = jax.device_get((state.x, state.rule))  # for NumPy nothing has to be compiled
+        s = jax.device_get(state.rule)  # for NumPy nothing has to be compiled
+        size = np.sum(np.asarray(state.x) ** 2) if state.x.is_fully_addressable else float(_square(state.x))
         left = violation(np, oracle.layout.inequality, s.multipliers, s.constraints) ** 2
-        far = left > VIOLATED_LENGTH**2 * (1 + np.sum(x**2)) * diagonal(np, s.shape.gram)
+        far = left > VIOLATED_LENGTH**2 * (1 + size) * diagonal(np, s.shape.gram)
         violated = np.any(far & (left > VIOLATED_ERRORS**2 * s.constraint_filter.error))
         limit = MULTIPLIER_LIMIT * np.sqrt(s.max_gradient)
         pressed = jacobian_norm(np, s.shape, s.multipliers) > AT_LIMIT * limit

@@ -31,6 +31,7 @@ from lariax.tuned._pressure import (
 from lariax.utils import warn
 
 MISSED = 100  # calls after which a constraint that nobody has measured is worth a word
+VERSION = 2  # of what `state_dict` holds
 STUCK = 0.2  # share of the calls that a multiplier spends at its limit before that is worth a word
 SURE = 3.0  # standard errors by which a bound is missed at the end: by chance one in 700 is said to be
 LAST = 10.0  # so many values tell what they are in the end
@@ -65,8 +66,8 @@ def checked(constraints: Mapping[str, Any], steps: Any) -> None:
             raise TypeError(f"constraint {name!r} must be Equal, AtMost or AtLeast, found {constraint!r}.")
         if getattr(constraint, "indexed", None) is not None:
             raise NotImplementedError(
-                f"constraint {name!r} is indexed: a multiplier for each training example needs many visits of each. "
-                "Use lariax.torch.TrackedLagrangian for it."
+                f"constraint {name!r} is indexed: a multiplier for each training example weighs the gradient of its "
+                "own loss, which plain values do not have. Use lariax.torch.Multipliers for it."
             )
     if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
         raise ValueError(f"steps is the number of calls that there will be, or None, found {steps!r}.")
@@ -292,6 +293,7 @@ class Multipliers:
         """Everything that the next call needs: numbers, lists and texts, for JSON or any other file."""
         return {
             "lariax": "Multipliers",
+            "version": VERSION,
             "calls": self.calls,
             "steps": self.steps,
             "constraints": list(self.constraints),
@@ -307,6 +309,11 @@ class Multipliers:
             raise ValueError(
                 f"the state is of constraints {state.get('constraints')}, and these are {list(self.constraints)}: use "
                 "the same names, in the same order."
+            )
+        if state.get("version") != VERSION:
+            raise ValueError(
+                f"the state has version {state.get('version', 1)} and this rule has version {VERSION}, which keeps "
+                "other numbers: continue it with the release that saved it, or begin with new multipliers."
             )
         self.calls = state["calls"]
         self._pools = {name: Pool(*_arrays(numbers)) for name, numbers in state["pools"].items()}
