@@ -44,7 +44,6 @@ def test_without_parameters_it_works_on_values_and_says_so():
     np.testing.assert_allclose(x, [-0.5, 1.5], atol=0.1)
 
 
-@pytest.mark.filterwarnings("ignore:in the last call")
 def test_the_core_gives_the_same_numbers_from_the_same_values():
     torch.manual_seed(0)
     kinds = {
@@ -174,7 +173,6 @@ def test_wrong_examples_are_named(given, error, words):
         multipliers.lagrangian(torch.ones(2, requires_grad=True), {"side": given})
 
 
-@pytest.mark.filterwarnings("ignore:in the last call")
 def test_states_are_saved_to_the_same_bits(tmp_path):
     _, multipliers = training(None, 100)
     state = multipliers.state_dict()

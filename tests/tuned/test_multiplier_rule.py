@@ -121,7 +121,6 @@ def test_states_go_through_json_to_the_same_bits():
         lx.Multipliers({"e": lx.AtMost(bound=1.0)}).load_state_dict(one.state_dict())
 
 
-@pytest.mark.filterwarnings("ignore:in the last call")
 def test_jax_and_numpy_give_the_same_numbers():
     kinds = {"a": lx.AtMost(bound=1.0), "b": lx.Equal(bound=np.array([0.0, 0.5])), "c": lx.AtLeast(bound=0.2)}
     rng, steps = np.random.default_rng(0), 200
@@ -252,7 +251,6 @@ def test_a_bound_that_is_missed_at_the_end_is_said(late, said):
     assert all("'c' is not <= its bound: it is 1.2" in each for each in words)
 
 
-@pytest.mark.filterwarnings("ignore:in the last call")
 def test_more_calls_than_steps_are_said_and_go_on():
     multipliers = lx.Multipliers({"c": lx.AtMost(bound=1.0)}, steps=50)
     for _ in range(50):
@@ -262,7 +260,6 @@ def test_more_calls_than_steps_are_said_and_go_on():
     assert multipliers.update({"c": (2.0, 0.1)})["c"] > 0
 
 
-@pytest.mark.filterwarnings("ignore:in the last call")
 def test_few_values_serve_too():
     """A metric once an epoch."""
     multipliers = lx.Multipliers({"recall": lx.AtLeast(bound=0.9)}, steps=20)
