@@ -135,6 +135,32 @@ def test_tensorboard(tmp_path):
     assert events.Scalars("mean/multiplier")[0].value == pytest.approx(own["mean"])
 
 
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+def test_mlflow(tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # its small package has no other that needs no server
+    mlflow.set_tracking_uri((tmp_path / "new").as_uri())
+    own = plain()[1]
+    with mlflow.start_run() as run:
+        mlflow.log_metrics(own.observe(), step=3)
+    found = mlflow.MlflowClient().get_metric_history(run.info.run_id, "mean/multiplier")
+    assert [(metric.step, metric.value) for metric in found] == [(3, own["mean"])]
+    assert mlflow.MlflowClient().get_run(run.info.run_id).data.metrics == own.observe()
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+def test_weights_and_biases_offline(tmp_path):
+    wandb = pytest.importorskip("wandb")
+    own = plain()[1]
+    with wandb.init(mode="offline", dir=str(tmp_path), project="lariax", settings=wandb.Settings(silent=True)) as run:
+        wandb.log(own.observe(), step=3, commit=True)
+        seen = dict(run.summary)
+    assert {name: seen[name] for name in own.observe()} == pytest.approx(own.observe())
+    assert list(tmp_path.glob("wandb/offline-run-*/run-*.wandb"))
+
+
 # --- optimizers of ours, in torch's tools for states
 
 
