@@ -16,6 +16,7 @@ from lariax.loop._budget import Budget, check_budgets, record_interval
 from lariax.loop._compiled import advance, conclude
 from lariax.loop._drive import Drive, Snapshot
 from lariax.loop._history import History
+from lariax.loop._interrupts import Interrupts
 from lariax.loop._progress import ProgressBar
 from lariax.loop._result import Result, outcome
 from lariax.loop._saved import Plan, described, keeper_in
@@ -69,7 +70,8 @@ def solve(
         checkpoint: a folder in which the run is saved on the way, or an `lx.Checkpoint`; `lx.resume(folder, problem)`
             goes on from there, to the same bits.
 
-    Ctrl-C and SIGTERM end the run at the end of a block, with the answer so far and status `interrupted`.
+    Ctrl-C and SIGTERM end the run at the end of a block, with the answer so far and status `interrupted`; while a
+    program is compiled, after that. A second one ends the process.
 
     `solve` can be traced: `jax.vmap(lambda seed: lx.solve(problem, x0, iterations=1000, seed=seed).x)(jnp.arange(8))`
     runs eight seeds in one compiled program, and the same goes for step sizes and penalties of the method.
@@ -115,7 +117,11 @@ def solve(
     budget, asked = Budget(iterations, draws, seconds), Asked(method, batch_size, seed, output)
     if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
         checkpoint = Checkpoint(checkpoint)
-    with new_folder(checkpoint) as folder, ProgressBar(progress, budget) as bar:  # now: compiling takes seconds
+    with (
+        Interrupts() as interrupts,
+        new_folder(checkpoint) as folder,
+        ProgressBar(progress, budget) as bar,  # now: compiling takes seconds
+    ):
         taken = 0
         if isinstance(x0, Result):
             run = from_earlier(problem, x0.x, x0.continuation, asked)
@@ -123,6 +129,8 @@ def solve(
             run = from_point(problem, x0, asked, budget)
             taken = run.setup.blocks.start * run.oracle.draws_per_iteration
         if run.is_traced:
+            if interrupts.asked:
+                raise KeyboardInterrupt
             watched = progress or tolerance is not None or callback is not None or checkpoint is not None
             return _solve_traced(run, budget, record_every, watched or run.setup.output == "best")
         certifier = certifier_for(run, tolerance, confidence)
@@ -133,7 +141,7 @@ def solve(
             plan = Plan.of(checkpoint, run.iteration, last, seconds, tolerance, confidence)
             keeper = keeper_in(folder, described(run.setup), plan)
             remember(folder, problem)
-        return Drive(run, budget, run.iteration, last, certifier, bar, callback, keeper).go()
+        return Drive(run, budget, run.iteration, last, certifier, bar, callback, keeper, interrupts).go()
 
 
 def _solve_traced(run: RunState, budget: Budget, record_every: int | None, watched: bool) -> Result:

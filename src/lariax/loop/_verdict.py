@@ -2,6 +2,7 @@
 in the way? Claims are made of what fresh samples show, at x and around it."""
 
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -10,7 +11,8 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, Key
 
 import scipy
-from lariax.compilation import compiled
+from lariax.compilation import compiled, on_device
+from lariax.loop._randomness import Randomness
 from lariax.loop._unbounded import falls_without_end
 from lariax.methods import Diagnosis
 from lariax.oracle import Batch, Look, Oracle, Vector
@@ -71,12 +73,9 @@ def judged(oracle: Oracle, known: Diagnosis, x: Any, violations: np.ndarray, key
     """Of a run that has spent its budget at x. `violations` are those on record, from first to last."""
     if any(source is not None and source.from_host for source in oracle.sources):
         return Verdict("budget")  # the rows of a Stream are the run's
-    point = oracle.coordinates.ravel(x)
-    scales = jnp.ones_like(point) if known.scales is None else known.scales
-    plain = replace(oracle, scaling=scales, has_slacks=False, copies=1)
-    fresh = _Fresh(plain, key)
-    away = float(np.linalg.norm(np.asarray(point) / np.asarray(scales)))
-    if away > FAR and falls_without_end(fresh.oracle, point / scales, fresh.half(0), fresh.half(1), strict=away < LOST):
+    fresh = _Fresh(oracle, known, x, key)
+    away = float(np.linalg.norm(fresh.z))
+    if away > FAR and falls_without_end(fresh.oracle, fresh.point, fresh.half(0), fresh.half(1), strict=away < LOST):
         return Verdict("unbounded", draws=fresh.draws)
     if not away < LOST:
         return Verdict("stalled", ("x has run away.",), fresh.draws)
@@ -84,7 +83,7 @@ def judged(oracle: Oracle, known: Diagnosis, x: Any, violations: np.ndarray, key
         return Verdict("stalled", ("The last steps were all refused.",), fresh.draws)
     if not bool(known.violated):
         return Verdict("budget", draws=fresh.draws)
-    return _of_violation(oracle, fresh, point / scales, violations)
+    return _of_violation(oracle, fresh, violations)
 
 
 def has_kinks(oracle: Oracle, known: Diagnosis, x: Any, key: Key[Array, ""]) -> bool:
@@ -92,11 +91,9 @@ def has_kinks(oracle: Oracle, known: Diagnosis, x: Any, key: Key[Array, ""]) -> 
     eighth of it. True where it cannot be seen: samples come from the host, or functions have a rule of their own."""
     if any(source is not None and source.from_host for source in oracle.sources):
         return True
-    point = oracle.coordinates.ravel(x)
-    scales = jnp.ones_like(point) if known.scales is None else known.scales
-    fresh = _Fresh(replace(oracle, scaling=scales, has_slacks=False, copies=1), key)
+    fresh = _Fresh(oracle, known, x, key)
     try:
-        return int(_jumps(fresh.oracle, point / scales, fresh.half(0), key)) >= KINKED
+        return int(_jumps(fresh.oracle, fresh.point, fresh.half(0), fresh.key)) >= KINKED
     except TypeError:  # jax.custom_vjp has no derivative along a direction
         return True
 
@@ -119,8 +116,8 @@ def _jumps(oracle: Oracle, z: Vector, batch: Batch, key: Key[Array, ""]) -> Arra
     return sum(map(count, slopes(0.0), slopes(step / 8), slopes(step)), start=jnp.zeros((), int))
 
 
-def _of_violation(oracle: Oracle, fresh: "_Fresh", z: Vector, violations: np.ndarray) -> Verdict:
-    seen = _look_around(fresh.oracle, z, fresh.half(0), fresh.half(1), fresh.key)
+def _of_violation(oracle: Oracle, fresh: "_Fresh", violations: np.ndarray) -> Verdict:
+    seen = _look_around(fresh.oracle, fresh.point, fresh.half(0), fresh.half(1), fresh.key)
     left, error = np.asarray(seen.left), np.asarray(seen.error)
     size = float(np.linalg.norm(left))
     flat = [block.name for block, has in zip(oracle.blocks, seen.has_gradient, strict=True) if not has]
@@ -185,14 +182,26 @@ def _least_slope(seen: Around, standing: np.ndarray) -> np.ndarray | None:
 
 
 class _Fresh:
-    """Samples that the run has not seen, drawn when asked for."""
+    """x in the run's units, and samples that the run has not seen, drawn when asked for: mostly nobody asks, and what
+    is on the host takes no program."""
 
-    def __init__(self, oracle: Oracle, key: Key[Array, ""]) -> None:
-        self.oracle, self.key, self.draws = replace(oracle, batch_size=SAMPLES // 2), key, 0
+    def __init__(self, oracle: Oracle, known: Diagnosis, x: Any, key: Key[Array, ""]) -> None:
+        vector = oracle.coordinates.ravel_on_host(x)
+        scales = np.ones_like(vector) if known.scales is None else np.asarray(known.scales)
+        self.z, self.draws, self._run = vector / scales, 0, key
+        self.oracle = replace(oracle, scaling=on_device(scales), has_slacks=False, copies=1, batch_size=SAMPLES // 2)
+
+    @cached_property
+    def key(self) -> Key[Array, ""]:
+        return Randomness.VERDICTS.of(self._run)
+
+    @cached_property
+    def point(self) -> Vector:
+        return on_device(self.z)
 
     def half(self, number: int) -> Batch:
         self.draws += self.oracle.draws_per_iteration
-        return _samples_at(self.oracle, self.key, jnp.int32(number))
+        return _samples_at(self.oracle, self.key, on_device(number, np.int32))
 
 
 @compiled(once=True)

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 
@@ -33,6 +34,9 @@ class Coordinates:
 
     def ravel(self, x: PyTree[Array]) -> Float[Array, " d"]:
         return jnp.concatenate([jnp.ravel(leaf).astype(self.dtype) for leaf in jax.tree.leaves(x)])
+
+    def ravel_on_host(self, x: PyTree[Array]) -> np.ndarray:
+        return np.concatenate([np.ravel(leaf).astype(self.dtype) for leaf in jax.device_get(jax.tree.leaves(x))])
 
     def unravel(self, vector: Float[Array, " d"], cast: bool = True) -> PyTree[Array]:
         """The pytree of a vector; `cast` gives every leaf its own precision again.
