@@ -176,7 +176,7 @@ def z_scores(monkeypatch, step, own_value):
     result = lx.solve(BIASED, jnp.zeros(2), TRACKED, iterations=20, batch_size=8)
     oracle, state, k = result.continuation.oracle, result.continuation.loop.state, jnp.array(21.0)
     if own_value:
-        monkeypatch.setattr(Oracle, "repelled", lambda self, partners, own: own)
+        monkeypatch.setattr(Oracle, "partners", lambda self, own: own)
 
     def exact(z, w):
         """In the units in which the method moves."""

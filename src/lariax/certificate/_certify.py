@@ -18,7 +18,7 @@ from lariax.certificate._samples import DRAWS, Samples, not_held_out, samples_fo
 from lariax.certificate._tolerance import RelativeTolerance, Tolerance
 from lariax.compilation import on_device
 from lariax.oracle import as_arrays
-from lariax.problem import Problem, as_key, opened
+from lariax.problem import Problem, as_key, automatic_axes, opened
 from lariax.risk import lift_of
 from lariax.utils import check_among, check_confidence
 
@@ -29,6 +29,7 @@ RISK_DRAWS = 2**14
 """From which the auxiliary numbers of a risk are made."""
 
 
+@automatic_axes()
 def certify(
     problem: Problem,
     x: PyTree,
@@ -94,6 +95,7 @@ def certify(
     return asked.beside(samples.of_fit(samples.fitted) if fits else samples.of_given(own), own, samples)
 
 
+@automatic_axes()
 def certify_run(
     problem: Problem,
     x: PyTree,
@@ -141,7 +143,7 @@ class _Request:
     def on(self, which: str, fits: bool = False) -> "_Certifier":
         """Judged on samples, or on held-out rows; `fits`: half of them are for multipliers."""
         samples = samples_for(self._problem, self._x, self._draws, self._key, which, fits)
-        z = on_device(samples.oracle.coordinates.ravel_on_host(self._x))
+        z = on_device(samples.oracle.coordinates.ravel_small(self._x))
         notes = not_held_out(self._problem) if which == "heldout" else ()
         return _Certifier(samples, z, self._key, self._confidence, self._tolerance, notes)
 

@@ -51,10 +51,10 @@ class _Programs:
         return filter_jit(self._function, compiler_options=options if jax.default_backend() == "cpu" else None)
 
 
-def compiled(*, once: bool = False) -> Callable[[F], F]:
-    """`eqx.filter_jit` that compiles soon what runs `once`, has little to do (the first argument says so by its `work`)
-    or works on few variables, those of the first argument or of its `oracle`. Which it is depends on the problem and
-    the number of samples alone, so the same seed gives the same bits."""
+def compiled(*, once: bool = False, briefly: bool = False) -> Callable[[F], F]:
+    """`eqx.filter_jit` that compiles soon what runs `once` or `briefly`, has little to do (the first argument says so
+    by its `work`) or works on few variables, those of the first argument or of its `oracle`. Which it is depends on the
+    problem and the number of samples alone, so the same seed gives the same bits."""
 
     def decorate(function: F) -> F:
         programs = _Programs(function)
@@ -65,7 +65,7 @@ def compiled(*, once: bool = False) -> Callable[[F], F]:
                 return programs.usual(*args, **kwargs)
             if once or getattr(args[0], "work", math.inf) <= LITTLE:
                 return programs.sooner(*args, **kwargs)
-            small = getattr(args[0], "oracle", args[0]).dimension <= SMALL
+            small = briefly or getattr(args[0], "oracle", args[0]).dimension <= SMALL
             return (programs.soon if small else programs.usual)(*args, **kwargs)
 
         return call  # type: ignore[return-value]

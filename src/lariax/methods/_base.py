@@ -55,6 +55,7 @@ class Diagnosis(NamedTuple):
     """
 
     violated: ArrayLike = False  # constraints, by more than the method's own errors explain
+    pressed: ArrayLike = False  # multipliers are at the limit that the method sets them
     stuck: ArrayLike = False  # the last steps were all refused
     scales: Vector | None = None  # the units in which the method moves, entry by entry of x; None: those of x
     remark: str = ""  # for the user, on a problem with kinks
