@@ -48,7 +48,7 @@ FIRST = """
 import jax, jax.numpy as jnp, lariax as lx
 compiled = []
 jax.monitoring.register_event_duration_secs_listener(
-    lambda name, seconds, **about: compiled.append(about["fun_name"]) if name.endswith("backend_compile_duration") else 0
+    lambda name, seconds, **of: compiled.append(of["fun_name"]) if name.endswith("backend_compile_duration") else 0
 )
 problem = lx.Problem(
     lambda x, z: 0.5 * (x[0] ** 2 + (x[1] - 2) ** 2),
