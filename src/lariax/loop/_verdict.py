@@ -102,7 +102,7 @@ def judged(
     if bool(known.violated) or bool(known.pressed):
         found = _of_violation(known, fresh, z, history.get("feasibility", np.zeros(0)))
     if here and found.status == "budget" and not found.doubt and _is_restless(history):
-        found = _of_slope(fresh, z, plain.rows_named(multipliers), history["stationarity"])
+        found = _of_slope(known, fresh, z, plain.rows_named(multipliers), history["stationarity"])
     return found
 
 
@@ -120,13 +120,13 @@ def _is_restless(history: Mapping[str, np.ndarray]) -> bool:
     return bool(np.median(last) > RESTLESS * np.max(first))
 
 
-def _of_slope(fresh: "_Fresh", z: Vector, weights: Array, slopes: np.ndarray) -> Verdict:
+def _of_slope(known: Diagnosis, fresh: "_Fresh", z: Vector, weights: Array, slopes: np.ndarray) -> Verdict:
     """Of a point that may not be stationary."""
     rest, noise, steep = map(float, _slope_at(fresh.oracle, z, weights, fresh.half(0), fresh.half(1)))
     if not rest > max(SURE * noise, SLOPING * steep):
         return Verdict("budget", draws=fresh.draws)
     what = f"the gradient of the Lagrangian is {rest / steep:.0%} of the objective's"
-    if _has_not_fallen(slopes):
+    if known.averages and _has_not_fallen(slopes):
         return Verdict("stalled", (f"x is no solution: {what}, and has not fallen for half of the run.",), fresh.draws)
     return Verdict("budget", draws=fresh.draws, doubt=f"x is no solution yet: {what}.")
 

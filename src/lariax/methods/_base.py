@@ -59,6 +59,7 @@ class Diagnosis(NamedTuple):
     stuck: ArrayLike = False  # the last steps were all refused
     scales: Vector | None = None  # the units in which the method moves, entry by entry of x; None: those of x
     remark: str = ""  # for the user, on a problem with kinks
+    averages: bool = False  # its estimates of gradients get better for as long as it gets on
 
 
 class AbstractMethod(eqx.Module):

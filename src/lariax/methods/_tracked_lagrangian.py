@@ -368,7 +368,7 @@ class TrackedLagrangian(AbstractMethod):
         violated = np.any(far & (left > VIOLATED_ERRORS**2 * s.constraint_filter.error))
         limit = MULTIPLIER_LIMIT * np.sqrt(s.max_gradient)
         pressed = jacobian_norm(np, s.shape, s.multipliers) > AT_LIMIT * limit
-        return Diagnosis(violated, pressed, s.theta < LEAST_THETA, state.metric, self._remark(s, int(k)))
+        return Diagnosis(violated, pressed, s.theta < LEAST_THETA, state.metric, self._remark(s, int(k)), averages=True)
 
     def _remark(self, s: RuleState, k: int) -> str:
         if s.averaging and s.averaging.count > 0:
