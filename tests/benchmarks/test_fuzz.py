@@ -20,14 +20,31 @@ SHAPES, CASES, DRAWS = 3, 8, 20_000
 
 @pytest.mark.long
 def test_answers_and_verdicts_are_right():
-    """Of those that the project has seen, one in forty fails, of the convex ones none in 200. By chance a rate of one
-    in forty has more than six failures here once in a million runs."""
+    """Of 504 that the project has seen with the present rule none fails. By chance a rate of one in a hundred has more
+    than two failures here once in 600 runs."""
     ends = [ended(SEED, shape * TOGETHER + i, DRAWS) for shape in range(SHAPES) for i in range(CASES)]
     failures = [end for end in ends if end.fails]
-    wrong = [end for end in failures if end.truth in ("convex", "degenerate") and end.verdict.word != "late"]
     words = "\n".join([f"LARIAX_FUZZ_SEED={SEED}", *(told(end, SEED, DRAWS) for end in failures)])
-    assert len(failures) <= 6, words
-    assert len(wrong) <= 2, words
+    assert len(failures) <= 2, words
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("seed", "number"),
+    [(1, 252), (20, 302), (31, 111), (32, 142)],
+    ids=["a circle on a simplex", "rows across a face", "a radius of rounding", "a corner"],
+)
+def test_once_wrong_now_right(seed, number):
+    end = ended(seed, number)
+    assert end.verdict.word == "right", told(end, seed, DRAWS)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [142, 306])
+def test_once_quietly_wrong_now_said(number):
+    """One was called infeasible besides, which it is not."""
+    end = ended(20, number)
+    assert end.verdict.word in ("right", "said not"), told(end, 20, DRAWS)
 
 
 # --- the judge
@@ -77,6 +94,8 @@ def test_judge_knows_right_from_wrong(cases):
         assert judged(case, "budget", far, 20_000, 0).word == "WRONG"
         assert judged(case, "infeasible_stationary", far, 20_000, 0).word == "false infeasible"
         assert judged(case, "diverged", far, 20_000, 0).word == "said not"
+        assert judged(case, "budget", far, 20_000, 0, doubt="no solution yet").word == "said not"
+        assert judged(case, "budget", case.solution, 20_000, 0, doubt="no solution yet").word == "right"
 
 
 def test_judge_of_points_whose_solution_is_unknown(cases):

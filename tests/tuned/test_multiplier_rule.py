@@ -235,6 +235,22 @@ def test_a_bound_out_of_reach_is_said_with_the_multiplier_at_its_limit():
     assert weights[-1] == pytest.approx(30.0)
 
 
+@pytest.mark.parametrize(
+    ("late", "said"), [(1.2, True), (1.0, False), (0.8, False)], ids=["missed", "just kept", "kept"]
+)
+def test_a_bound_that_is_missed_at_the_end_is_said(late, said):
+    """Which may have been kept until then; by chance that is said once in 700 times."""
+    rng, multipliers = np.random.default_rng(0), lx.Multipliers({"c": lx.AtMost(bound=1.0)}, steps=400)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for k in range(400):
+            mean = late if k > 250 else 0.8
+            multipliers.update({"c": (mean + 0.1 * rng.normal(), 0.1)}, objective=(1.0, 0.1))
+    words = [str(each.message) for each in told]
+    assert len(words) == said
+    assert all("'c' is not <= its bound: it is 1.2" in each for each in words)
+
+
 def test_more_calls_than_steps_are_said_and_go_on():
     multipliers = lx.Multipliers({"c": lx.AtMost(bound=1.0)}, steps=50)
     for _ in range(50):

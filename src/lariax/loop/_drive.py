@@ -206,8 +206,9 @@ class Drive:
         x, multipliers = run.conclude()
         known = run.method.diagnose(run.oracle, run.loop.state, run.loop.iteration)
         found: tuple[str, ...] = ()
+        doubt = ""
         if status == "budget":
-            status, found, draws = _judged(run, known, x)
+            status, found, draws, doubt = _judged(run, known, x, multipliers)
             run = replace(run, checks=replace(run.checks, draws=run.checks.draws + draws))
         point = run.certified
         if self.certifier:
@@ -233,6 +234,7 @@ class Drive:
             continuation=run,
             certified=point.certificate if point else None,
             remarks=(*found, *self._remarks(status, known, x)),
+            doubt=doubt if status == "budget" else "",
             error=self.failure,
             has_tolerance=self.certifier is not None and self.certifier.tolerance is not None,
         )
@@ -256,12 +258,12 @@ def _words(error: Exception) -> str:
     return f"The Stream failed with {type(error).__name__}: {error}".rstrip(".") + "."
 
 
-def _judged(run: RunState, known: Diagnosis, x: PyTree[Array]) -> Verdict:
+def _judged(run: RunState, known: Diagnosis, x: PyTree[Array], multipliers: dict[str, Array]) -> Verdict:
     """What it means that the budget is spent here."""
     if _has_no_solution(run.oracle.problem, x):
         return Verdict("infeasible_stationary")
-    violations = np.asarray(run.history.table.get("feasibility", ()))
-    return judged(run.oracle, known, x, violations, Randomness.VERDICTS.of(run.loop.key))
+    history = {name: np.asarray(values) for name, values in run.history.table.items()}
+    return judged(run.oracle, known, x, multipliers, history, Randomness.VERDICTS.of(run.loop.key))
 
 
 def _bad_samples(run: RunState) -> list[str]:

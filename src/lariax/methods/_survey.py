@@ -195,6 +195,16 @@ def _by_unit(values: Vector, labels: Int[np.ndarray, " d"]) -> Vector:
 
 # --- the Jacobian
 
+Face = Callable[[Array], Array]
+
+
+def face_at(oracle: Oracle, beyond: Vector, eta: Float[Array, ""]) -> Face | None:
+    """What a step that goes to `beyond` keeps of vectors, row by row: the derivative of the proximal map there. None
+    where entries go by themselves, and have units for that."""
+    if oracle.problem.simple.separable:
+        return None
+    return jax.vmap(jax.linearize(lambda z: oracle.prox(z, eta), beyond)[1])
+
 
 @dataclass(frozen=True)
 class SampledJacobian:
@@ -204,6 +214,10 @@ class SampledJacobian:
     point: Vector
     batches: Batch
     key: Key[Array, ""]
+    face: Face | None = None
+
+    def on_face(self, rows: Array) -> Array | None:
+        return None if self.face is None else self.face(rows)
 
     def empty(self) -> Array:
         return jnp.zeros((0, self.oracle.dimension), self.oracle.dtype)

@@ -14,7 +14,9 @@ from jaxtyping import Array, Float, Key, PyTree
 from lariax.formulas import least_weights, storm
 from lariax.methods._base import AbstractMethod, Answer, Diagnosis, Needs, check_known, check_positive
 from lariax.methods._survey import (
+    Face,
     SampledJacobian,
+    face_at,
     gradient_moments,
     held_at,
     hessian_at,
@@ -27,12 +29,14 @@ from lariax.methods._survey import (
 from lariax.oracle import Batch, Look, Oracle, Parts, Vector, for_each
 from lariax.tuned.averaging import averaged, with_look, with_spread
 from lariax.tuned.constants import (
+    AT_LIMIT,
     FIRST_JUMP,
     JUMP_STEPS,
     JUMPY_SAMPLES,
     KINK_GAIN,
     KINK_JUMPS,
     LEAST_THETA,
+    MULTIPLIER_LIMIT,
     REFRESH_SAMPLES,
     START_SAMPLES,
     VIOLATED_ERRORS,
@@ -42,7 +46,7 @@ from lariax.tuned.curvature import Measurement, first_curvature, is_kinked, nois
 from lariax.tuned.filter import gain_at, running_mean, variance_of_mean
 from lariax.tuned.rates import interval_at
 from lariax.tuned.rule import FirstLook, Rule, RuleState, Step, row_state, violation
-from lariax.tuned.shape import ShapeInputs, diagonal, shape_at
+from lariax.tuned.shape import ShapeInputs, diagonal, face_step, jacobian_norm, shape_at
 from lariax.tuned.units import HessianEstimate
 
 
@@ -300,18 +304,27 @@ class TrackedLagrangian(AbstractMethod):
 
     @staticmethod
     def _shape(
-        oracle: Oracle, point: Vector, batches: Batch, inputs: ShapeInputs, before: Any, key: Key[Array, ""]
+        oracle: Oracle,
+        point: Vector,
+        batches: Batch,
+        inputs: ShapeInputs,
+        before: Any,
+        key: Key[Array, ""],
+        face: Face | None = None,
     ) -> Any:
-        return shape_at(jnp, SampledJacobian(oracle, point, batches, key), oracle.rows, inputs, before)
+        return shape_at(jnp, SampledJacobian(oracle, point, batches, key, face), oracle.rows, inputs, before)
 
     def refresh(self, oracle: Oracle, state: TrackedState, batches: Batch, key: Key[Array, ""]) -> TrackedState:
         """The shape of the penalty, the size of the objective's gradient and the metric, anew."""
         rule = self.rule(oracle)
+        eta = rule.lengths(rule.in_force(state.rule)).eta
+        eta = face_step(jnp, eta, _square(state.gradient), _square(state.x))
+        face = face_at(_in_metric(oracle, state), state.x - eta * state.gradient, eta)
         state = self._rescaled(oracle, rule, state, batches)
         oracle, s = _in_metric(oracle, state), state.rule
         slope = mean_over(lambda batch: oracle.objective_gradient(state.x, batch), batches)
         s = rule.with_gradient(s, _square(slope), _square(state.x))
-        shape = self._shape(oracle, state.x, batches, rule.shape_inputs(s, oracle.batch_size), s.shape, key)
+        shape = self._shape(oracle, state.x, batches, rule.shape_inputs(s, oracle.batch_size), s.shape, key, face)
         s = rule.refreshed(s, shape, _square(slope))
         if state.average is not None:
             ahead = state.average - state.x - rule.lengths(rule.in_force(s)).eta * state.gradient
@@ -353,7 +366,9 @@ class TrackedLagrangian(AbstractMethod):
         left = violation(np, oracle.layout.inequality, s.multipliers, s.constraints) ** 2
         far = left > VIOLATED_LENGTH**2 * (1 + size) * diagonal(np, s.shape.gram)
         violated = np.any(far & (left > VIOLATED_ERRORS**2 * s.constraint_filter.error))
-        return Diagnosis(violated, s.theta < LEAST_THETA, state.metric, self._remark(s, int(k)))
+        limit = MULTIPLIER_LIMIT * np.sqrt(s.max_gradient)
+        pressed = jacobian_norm(np, s.shape, s.multipliers) > AT_LIMIT * limit
+        return Diagnosis(violated, pressed, s.theta < LEAST_THETA, state.metric, self._remark(s, int(k)), averages=True)
 
     def _remark(self, s: RuleState, k: int) -> str:
         if s.averaging and s.averaging.count > 0:

@@ -355,10 +355,13 @@ class Multipliers:
             numbers += found
         told, self._told = self._told, {}
         self._records.append(Record(parts, list(looks), apart, told, spread, numbers))
-        if self._waits > 0 and not told:
+        is_last = self.core.calls + len(self._records) == self.core.steps
+        if self._waits > 0 and not told and not is_last:
             self._waits -= 1
         else:
             self._send()
+        if is_last:
+            self._arrive()
 
     def _send(self) -> None:
         """What has been recorded is on its way to the core; from a GPU it arrives at the next call."""
