@@ -33,8 +33,14 @@ def dear_misses(y, decision):
     return np.where(y == decision, 0.0, 1.0)
 
 
+def of_networks(estimator):
+    """Networks are trained on batches that are drawn: a row of weight 2 is not two rows, draw by draw."""
+    names = ("check_sample_weight_equivalence_on_dense_data", "check_sample_weight_equivalence_on_sparse_data")
+    return dict.fromkeys(names, "batches are drawn") if estimator.hidden else {}
+
+
 SLOW = [
-    ls.ConstrainedClassifier({"mean_score": ls.at_most(0.95), "selection_rate": ls.at_most(0.97)}),
+    ls.ConstrainedClassifier({"error": ls.at_most(0.8)}, kept=0.5),
     ls.ConstrainedClassifier({"accuracy": ls.at_least(0.2)}, promise="training"),
     ls.ConstrainedClassifier({"cost": NonlinearConstraint(dear_misses, -np.inf, 0.8)}),
     ls.NeymanPearsonClassifier(promise="training"),
@@ -52,7 +58,7 @@ def test_scikit_learn_agrees(estimator, check):
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore::lariax.LariaxWarning", "ignore::sklearn.exceptions.SkipTestWarning")
-@parametrize_with_checks(SLOW)
+@parametrize_with_checks(SLOW, expected_failed_checks=of_networks)
 def test_scikit_learn_agrees_on_more(estimator, check):
     check(estimator)
 
