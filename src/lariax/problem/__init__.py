@@ -1,5 +1,6 @@
 """What is to be solved."""
 
+from lariax.problem._columns import fetched
 from lariax.problem._constraints import SHARED, AbstractConstraint, AtLeast, AtMost, Equal, Proxy
 from lariax.problem._describe import describe_shape, first_nonfinite, visible
 from lariax.problem._linear import Linear, LinearSystem
@@ -28,6 +29,7 @@ __all__ = [
     "as_key",
     "closed",
     "describe_shape",
+    "fetched",
     "first_nonfinite",
     "leading_axis",
     "narrowed",
