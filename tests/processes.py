@@ -21,6 +21,14 @@ def launch(work: Callable[..., Any], size: int, folder: Any, *args: Any) -> list
     return [torch.load(f"{folder}/{work.__name__}-{size}-{rank}.pt") for rank in range(size)]
 
 
+def as_torchrun(rank: int, size: int) -> dict[str, str]:
+    """What `torchrun` tells a process by its environment, for frameworks that look there."""
+    own, all_ = {"RANK", "LOCAL_RANK"}, {"WORLD_SIZE", "LOCAL_WORLD_SIZE"}
+    numbers = {name: str(rank) for name in own} | {name: str(size) for name in all_}
+    meeting = {"MASTER_ADDR": "localhost", "MASTER_PORT": "0"}  # they have met already
+    return numbers | meeting | {"GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": "none", "ACCELERATE_USE_CPU": "1"}
+
+
 def _met(work: Callable[..., Any], rank: int, size: int, folder: str, *args: Any) -> None:
     torch.set_num_threads(1)
     meeting = f"file://{folder}/{work.__name__}-{size}"

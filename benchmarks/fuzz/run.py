@@ -2,7 +2,7 @@
 
 Up to 6 variables and 12 rows: linear, convex and not, all kinds of constraints, sets and sources, feasible, degenerate,
 infeasible and unbounded, each with its truth. `lx.solve` with method="auto". An answer is WRONG if the run ends with
-its budget spent and its point is no solution; a verdict is false if the problem has one.
+its budget spent, its point is no solution, and its message does not say so; a verdict is false if the problem has one.
 """
 
 import argparse
@@ -36,6 +36,7 @@ class Ended(NamedTuple):
     truth: str
     about: str
     status: str
+    doubt: str  # of a spent budget
     verdict: Verdict
 
     @property
@@ -57,22 +58,22 @@ def solved(case: Case, draws: int = DRAWS) -> lx.Result:
     return lx.solve(case.problem, start, iterations=draws // batch, batch_size=batch)
 
 
-def judged_run(case: Case, number: int, draws: int) -> tuple[str, Verdict]:
-    """Its status and what to think of it."""
+def judged_run(case: Case, number: int, draws: int) -> tuple[str, str, Verdict]:
+    """Its status, the doubt that comes with it, and what to think of both."""
     try:
         result = solved(case, draws)
     except Exception as error:  # whatever it is, the others are to be tried too
-        return "error", Verdict("WRONG", np.inf, f"{type(error).__name__}: {error}")
+        return "error", "", Verdict("WRONG", np.inf, f"{type(error).__name__}: {error}")
     x = np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(result.x)])
-    return result.status, judged(case, result.status, x, draws, number)
+    return result.status, result.doubt, judged(case, result.status, x, draws, number, result.doubt)
 
 
 def ended(seed: int, number: int, draws: int = DRAWS) -> Ended:
     case = case_of(seed, number)
-    status, verdict = judged_run(case, number, draws)
-    if verdict.word == "WRONG" and judged_run(case, number, LATE * draws)[1].word == "right":
+    status, doubt, verdict = judged_run(case, number, draws)
+    if verdict.word == "WRONG" and judged_run(case, number, LATE * draws)[2].word == "right":
         verdict = verdict._replace(word="late")
-    return Ended(number, case.truth, about(case), status, verdict)
+    return Ended(number, case.truth, about(case), status, doubt, verdict)
 
 
 def of_one_shape(seed: int, numbers: list[int], draws: int) -> list[Ended]:
@@ -98,12 +99,18 @@ def counts(ends: list[Ended]) -> list[list[object]]:
         ratios = [end.verdict.ratio * TIMES for end in own if end.verdict.word == "right"]
         ratios = [ratio for ratio in ratios if np.isfinite(ratio)]
         errors = f"{np.median(ratios):.2f}, {max(ratios):.1f}" if ratios else ""
-        rows.append([truth, len(own), *(found[word] for word in WORDS), errors])
-    rows.append(["all", len(ends), *(sum(end.verdict.word == word for end in ends) for word in WORDS), ""])
+        rows.append([truth, len(own), *(found[word] for word in WORDS), doubted(own), errors])
+    found = Counter(end.verdict.word for end in ends)
+    rows.append(["all", len(ends), *(found[word] for word in WORDS), doubted(ends), ""])
     return rows
 
 
-HEAD = ("truth", "cases", *WORDS, "errors of right answers: median, largest")
+def doubted(ends: list[Ended]) -> int:
+    """Right answers that are said to be no solutions yet."""
+    return sum(end.verdict.word == "right" and bool(end.doubt) for end in ends)
+
+
+HEAD = ("truth", "cases", *WORDS, "right, and doubted", "errors of right answers: median, largest")
 
 
 def section(ends: list[Ended], seed: int, draws: int, seconds: float) -> str:
@@ -111,8 +118,9 @@ def section(ends: list[Ended], seed: int, draws: int, seconds: float) -> str:
         f"Random problems of up to 6 variables and 12 rows, stream {seed}, some {draws:,} draws each, the default "
         f"method. Right: a point within {TIMES:g} statistical limits of the solution or, without a unique one, of the "
         "KKT conditions of the exact expectations; for infeasible and unbounded problems, a verdict that says so. Said "
-        "not: another verdict than a spent budget. WRONG: a spent budget and no solution; late, if it is there "
-        f"after {LATE} times the draws. Missed: a spent budget where there is none. Errors are in statistical limits."
+        "not: another verdict than a spent budget, or a spent budget whose message says that x is no solution yet "
+        "(`result.doubt`). WRONG: a spent budget, no solution, and no word of it; late, if it is there after "
+        f"{LATE} times the draws. Missed: the same where there is none. Errors are in statistical limits."
     )
     where = origin("benchmarks.fuzz", ("lariax", "jax", "numpy", "scipy"), seconds)
     failures = [f"- {told(end, seed, draws)}" for end in ends if end.fails]

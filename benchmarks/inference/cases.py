@@ -32,8 +32,9 @@ class Case(NamedTuple):
 
     Attributes:
         problem: of the distribution; for a case with data, of one data set.
-        data: a key -> the arrays of a data set; None: samples are drawn from the distribution.
         draws: how many the inference looks at.
+        data: a key -> the arrays of a data set; None: samples are drawn from the distribution.
+        epochs: for how many passes over its data set a run goes on.
         conservative: whether the law is not normal, so that intervals may cover more often than they say.
     """
 
@@ -41,8 +42,8 @@ class Case(NamedTuple):
     problem: lx.Problem
     truth: Truth
     draws: int
-    iterations: int
     data: Callable[[Any], Any] | None = None
+    epochs: int = 0
     conservative: bool = False
 
 
@@ -97,7 +98,7 @@ def solution(rows=(), bounds=(), names=(), noise=uneven) -> Truth:
 def drawn(name, truth, constraints=None, noise=uneven, within=None, draws=2000, conservative=False) -> Case:
     source = lx.Distribution(sampler(noise))
     problem = lx.Problem(regression, samples=source, constraints=constraints or {}, within=within)
-    return Case(name, problem, truth, draws, 2000, conservative=conservative)
+    return Case(name, problem, truth, draws, conservative=conservative)
 
 
 def cases(draws: int = 2000) -> list[Case]:
@@ -140,7 +141,8 @@ def cases(draws: int = 2000) -> list[Case]:
               noise=misspecified),
         drawn("heavy tails (t, 5 degrees)", solution([W], [at - 1], ["c"], heavy), {"c": lx.Equal(noisy, at - 1)},
               noise=heavy),
-        epochs(),
+        rows_again("bound surely active", 1.0, conservative=False),
+        rows_again("bound perhaps active", 0.5, conservative=True),
         many_variables(draws),
         fairness(),
     ]  # fmt: skip
@@ -153,9 +155,9 @@ def _omega() -> np.ndarray:
     return (a * (1 + 0.5 * np.abs(a[:, :1])) ** 2).T @ a / len(a)
 
 
-def epochs(rows: int = 500) -> Case:
-    """Some rows, drawn again and again: forty draws of each. The bound is surely active on so few."""
-    at = float(W @ BETA) - 1
+def rows_again(name: str, below: float, conservative: bool, rows: int = 500, epochs: int = 40) -> Case:
+    """Some rows, drawn again and again, and a bound so far below the value without it."""
+    at = float(W @ BETA) - below
     draw = sampler(uneven)
 
     def data(key):
@@ -164,8 +166,8 @@ def epochs(rows: int = 500) -> Case:
     problem = lx.Problem(
         regression, samples=lx.Dataset(data(jax.random.key(0))), constraints={"c": lx.AtMost(noisy, at)}
     )
-    truth = solution([W], [at], ["c"])
-    return Case("data set, 40 epochs", problem, truth, rows, 10_000, data)
+    name = f"data set of {rows} rows, {epochs} epochs, {name}"
+    return Case(name, problem, solution([W], [at], ["c"]), rows, data, epochs, conservative)
 
 
 def many_variables(draws: int, d: int = 50, m: int = 5) -> Case:
@@ -183,7 +185,7 @@ def many_variables(draws: int, d: int = 50, m: int = 5) -> Case:
     variance = 1 + np.sqrt(2 / np.pi) + 0.25
     truth = Truth(beta + apart, {"c": y}, float(apart @ apart + variance) / 2)
     problem = lx.Problem(regression, samples=source, constraints={"c": lx.Equal(several, bounds)})
-    return Case("50 variables, 5 equalities", problem, truth, 2 * draws, 4000)
+    return Case("50 variables, 5 equalities", problem, truth, 2 * draws)
 
 
 # --- logistic regression with a fairness bound, on a finite population that is known
@@ -198,7 +200,7 @@ def gap(x, row):
     return row["group"] * (row["features"] @ x)
 
 
-def fairness(rows: int = 2000, population: int = 20_000) -> Case:
+def fairness(rows: int = 2000, population: int = 20_000, epochs: int = 10) -> Case:
     rng = np.random.default_rng(2)
     group = np.where(rng.random(population) < 0.4, 0.6, -0.4)
     features = np.column_stack([np.ones(population), rng.normal(size=(population, 3)) + group[:, None] * [1.0, 0.5, 0]])
@@ -213,7 +215,7 @@ def fairness(rows: int = 2000, population: int = 20_000) -> Case:
     problem = lx.Problem(
         logistic, samples=lx.Dataset(data(jax.random.key(0))), constraints={"gap": lx.AtMost(gap, 0.05)}
     )
-    return Case("logistic regression, fairness", problem, _truth_of_all(everyone), rows, 10_000, data)
+    return Case(f"logistic regression, fairness, {epochs} epochs", problem, _truth_of_all(everyone), rows, data, epochs)
 
 
 def _truth_of_all(everyone) -> Truth:

@@ -1,8 +1,9 @@
 """Seeds of a case: solve on the samples, infer, compare with the truth."""
 
+import dataclasses
 import time
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -16,6 +17,7 @@ from lariax.inference._models import MOST_STEPS, Stage, stepped, with_alternativ
 from lariax.inference._moments import Sample, moments
 from lariax.inference._samples import Extras, Wanted, sample_of
 
+PARTS = ("estimate", "low", "high")
 AWAY = 1.5  # standard errors of the start: as far from the solution as runs end
 
 
@@ -33,11 +35,36 @@ class Numbers(NamedTuple):
 
 
 def measured(case: Case, seeds: int) -> Numbers:
-    """`lx.inference` for as many seeds, which take each step of Newton's method together: one compiled program."""
+    """For as many seeds: data are solved on and inferred from one after another, fresh draws all together."""
     start = time.process_time()
+    rows, ambiguous = _of_runs(case, seeds) if case.data else _of_draws(case, seeds)
+    estimate, low, high = np.stack(rows, axis=1)
+    seconds = time.process_time() - start
+    return Numbers(estimate, low, high, truth_of(case), parts_of(case), seeds - len(rows), seconds, ambiguous / seeds)
+
+
+def _of_runs(case: Case, seeds: int) -> tuple[list[Any], int]:
+    """A data set, a run over many epochs of it and `result.inference()` for each seed."""
+    assert case.data is not None
+    data = jax.jit(case.data)
+    rows, ambiguous = [], 0
+    for seed in range(seeds):
+        problem = dataclasses.replace(case.problem, samples=lx.Dataset(data(jax.random.key(1000 + seed))))
+        result = lx.solve(problem, jnp.zeros(case.truth.x.size), iterations=case.epochs * case.draws, seed=seed)
+        try:
+            found = result.inference()
+        except lx.InferenceError:
+            continue
+        ambiguous += len(found.candidates) > 1
+        rows.append([_flat(found, part) for part in PARTS])
+    return rows, ambiguous
+
+
+def _of_draws(case: Case, seeds: int) -> tuple[list[Any], int]:
+    """`lx.inference` on draws of each seed's own, which take each step of Newton's method together."""
     keys = jax.random.split(jax.random.key(7), seeds)
     sample = sample_of(case.problem, jnp.asarray(case.truth.x), Wanted(None, case.draws), 0, Extras())
-    look = eqx.filter_jit(jax.vmap(partial(_look, case, sample)))
+    look = eqx.filter_jit(jax.vmap(partial(_look, sample)))
     y = np.concatenate([np.ravel(y) for y in case.truth.multipliers.values()] or [np.zeros(0)])
     rng = np.random.default_rng(3)
     spread = AWAY / np.sqrt(case.draws)
@@ -59,17 +86,12 @@ def measured(case: Case, seeds: int) -> Numbers:
             fitted = with_alternatives(stage, SURELY)
             ambiguous += bool(fitted.ambiguous.any())
             found = assembled(sample, candidates_of(fitted), z, 0.95)
-            rows.append([_flat(found, part) for part in ("estimate", "low", "high")])
-    estimate, low, high = np.stack(rows, axis=1)
-    seconds = time.process_time() - start
-    return Numbers(estimate, low, high, truth_of(case), parts_of(case), seeds - len(rows), seconds, ambiguous / seeds)
+            rows.append([_flat(found, part) for part in PARTS])
+    return rows, ambiguous
 
 
-def _look(case: Case, sample: Sample, key, z, y):
+def _look(sample: Sample, key, z, y):
     sample = eqx.tree_at(lambda s: s.key, sample, jax.random.fold_in(key, 1))
-    if case.data is not None:
-        data = case.data(jax.random.fold_in(key, 2))
-        sample = eqx.tree_at(lambda s: s.feeds[0].source.arrays, sample, data)
     return moments(sample, z, y)
 
 

@@ -164,15 +164,16 @@ METHODS = {
 ABLATIONS = {
     "no look ahead": {"TRUST": 0.0},
     "no slow slope": {"LONG": 0.05},
-    "no sudden part": {"BAND": 1e9},
-    "no quick wish": {"QUICK": 0.0},
+    "nothing at once": {"PROMPT": 0.0, "QUICK": 0.0},
+    "the level alone at once": {"QUICK": 0.0},
+    "a sum as slow as its window": {"SPEED": 1.0},
+    "a band of one deviation": {"BAND": 1.0},
     "no margin": {"MARGIN": 0.0},
-    "noise not looked at": {"SURE": 0.0, "BEYOND": 0.0},
     "no floor of the window": {"FLOOR": 0.0},
     "to the very end": {"END": 1.0},
     "limit of 3 units": {"LIMIT": 3.0},
     "no pools": {"POOL": 0.0},
-    "units of the last look": {"UNITS_MEMORY": 0.1},
+    "more looks": {"LOOKS": 3, "FEW": 1},
     "a tenth of the penalty": {"EXACT": 0.3},
 }
 """Constants of `lariax.tuned._pressure` that turn a part of the rule off."""

@@ -20,6 +20,9 @@ class Table:
     y: np.ndarray
     group: np.ndarray
 
+    def at(self, index: np.ndarray) -> "Table":
+        return Table(self.x[index], self.y[index], self.group[index])
+
 
 @dataclass(frozen=True)
 class Task:
@@ -39,10 +42,10 @@ class Task:
 TASKS = (
     Task("adult", 2000, "recall", ls.at_least(0.8)),
     Task("adult", 2000, "selection_rate", ls.gap(0.1, by="group")),
-    Task("german", 700, "recall", ls.at_least(0.9)),
-    Task("german", 700, "selection_rate", ls.gap(0.2, by="group")),
-    Task("compas", 2000, "recall", ls.at_least(0.7)),
-    Task("compas", 2000, "selection_rate", ls.gap(0.15, by="group")),
+    Task("german", 300, "recall", ls.at_least(0.9)),
+    Task("german", 300, "selection_rate", ls.gap(0.2, by="group")),
+    Task("compas", 1000, "recall", ls.at_least(0.7)),
+    Task("compas", 1000, "selection_rate", ls.gap(0.15, by="group")),
     Task("a9a", 2000, "false_alarm", ls.at_most(0.05)),
     Task("a9a", 2000, "selection_rate", ls.gap(0.1, by="group")),
 )

@@ -30,6 +30,25 @@ def test_answers_and_verdicts_are_right():
     assert len(wrong) <= 2, words
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("seed", "number"),
+    [(1, 252), (20, 302), (31, 111), (32, 142)],
+    ids=["a circle on a simplex", "rows across a face", "a radius of rounding", "a corner"],
+)
+def test_once_wrong_now_right(seed, number):
+    end = ended(seed, number)
+    assert end.verdict.word == "right", told(end, seed, DRAWS)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [142, 306])
+def test_once_quietly_wrong_now_said(number):
+    """One was called infeasible besides, which it is not."""
+    end = ended(20, number)
+    assert end.verdict.word in ("right", "said not"), told(end, 20, DRAWS)
+
+
 # --- the judge
 
 
@@ -77,6 +96,8 @@ def test_judge_knows_right_from_wrong(cases):
         assert judged(case, "budget", far, 20_000, 0).word == "WRONG"
         assert judged(case, "infeasible_stationary", far, 20_000, 0).word == "false infeasible"
         assert judged(case, "diverged", far, 20_000, 0).word == "said not"
+        assert judged(case, "budget", far, 20_000, 0, doubt="no solution yet").word == "said not"
+        assert judged(case, "budget", case.solution, 20_000, 0, doubt="no solution yet").word == "right"
 
 
 def test_judge_of_points_whose_solution_is_unknown(cases):

@@ -8,7 +8,7 @@ import torch
 from common import ROWS, data, flat, loader, multipliers, network, plain, rows
 
 import lariax.torch as lt
-from processes import launch
+from processes import as_torchrun, launch
 
 accelerate = pytest.importorskip("accelerate")
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]
@@ -70,8 +70,7 @@ def test_an_optimizer_of_ours_in_the_wrapper(method, tmp_path):
 
 
 def two(rank, size, folder):
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size), "ACCELERATE_USE_CPU": "1"}
-    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "0"}  # they have met already
+    os.environ |= as_torchrun(rank, size)
     accelerator, own, model, adam = prepared()
     assert accelerator.num_processes == size
     part = [(x[rank::size], y[rank::size]) for x, y in loader()]

@@ -1,4 +1,4 @@
-"""The scripts of docs/frameworks.md run, without the change and with it, and the change is short."""
+"""The scripts of docs/frameworks run, without the change and with it, and the change is short."""
 
 import re
 import subprocess
@@ -7,9 +7,14 @@ from pathlib import Path
 
 import pytest
 
-PAGE = (Path(__file__).parents[2] / "docs/frameworks.md").read_text()
-SHARED = re.search(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)[1]
-CHANGES = dict(re.findall(r"^## ([^\n]+)\n(?:(?!^## ).)*?^```diff\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+DOCS = Path(__file__).parents[2] / "docs"
+HUB = (DOCS / "frameworks.md").read_text()
+SHARED = re.search(r"^```python\n(.*?)^```$", HUB, re.MULTILINE | re.DOTALL)[1]
+LINKS = dict(re.findall(r"^\| \[([^\]]+)\]\((frameworks/\w+\.md)\) \| \d", HUB, re.MULTILINE))
+CHANGES = {
+    name: re.search(r"^```diff\n(.*?)^```$", (DOCS / path).read_text(), re.MULTILINE | re.DOTALL)[1]
+    for name, path in LINKS.items()
+}
 NEEDS = {"accelerate": "accelerate", "Lightning": "lightning", "Hugging Face Trainer": "transformers"}
 MEET = """import torch.distributed as dist
 dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=0, world_size=1)
@@ -22,13 +27,18 @@ def test_all_are_there():
         "A plain loop", "torch.compile", "DistributedDataParallel", "FSDP2, and distributed checkpoints",
         "accelerate", "Lightning", "Hugging Face Trainer",
     ]  # fmt: skip
+    assert {f"frameworks/{page.name}" for page in (DOCS / "frameworks").glob("*.md")} == set(LINKS.values())
+    for name, path in LINKS.items():
+        assert (DOCS / path).read_text().startswith(f"# {name}\n")
 
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_at_most_six_lines_change(name):
     lines = CHANGES[name].splitlines()
     assert all(line[:1] in (" ", "+", "-") for line in lines)
-    assert sum(line.startswith(("+", "-")) for line in lines) <= 6
+    changed = sum(line.startswith(("+", "-")) for line in lines)
+    assert changed <= 6
+    assert f"({LINKS[name]}) | {changed} lines" in HUB
 
 
 @pytest.mark.long_but("A plain loop-+")

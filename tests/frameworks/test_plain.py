@@ -1,6 +1,7 @@
 """Loops without a framework: compiled, scaled, accumulated, in several processes; what a tracker is given."""
 
 import numbers
+import shutil
 
 import pytest
 import torch
@@ -16,13 +17,20 @@ def close(one, other):
     torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute")  # of the compiler's own
-def test_a_compiled_step():
+LONG = [pytest.param(backend, marks=pytest.mark.long) for backend in ("aot_eager", "inductor")]
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute", "ignore:.*deprecated", "ignore::SyntaxWarning")  # of theirs
+@pytest.mark.parametrize("backend", ["eager", *LONG])
+def test_a_compiled_step(backend):
     """The step as a whole: what numbers of the host decide stays outside of what is compiled."""
+    if backend == "inductor" and not shutil.which("g++"):
+        pytest.skip("inductor compiles C++")
+    torch._dynamo.reset()
     model = network()
     adam, own = torch.optim.Adam(model.parameters(), lr=0.02), multipliers(model)
 
-    @torch.compile(backend="eager")
+    @torch.compile(backend=backend)
     def step(x, y):
         loss = own.lagrangian(*rows(model(x), y))
         adam.zero_grad()
@@ -36,6 +44,7 @@ def test_a_compiled_step():
     close(flat(model), weights)
     assert own["mean"] == pytest.approx(alone["mean"], rel=1e-4)
     assert own["mean"] > 0
+    assert own.core.looks("mean") > 8  # gradients are measured
 
 
 def test_a_compiled_graph_that_is_used_once_wants_a_shared_tensor():
@@ -133,6 +142,32 @@ def test_tensorboard(tmp_path):
             writer.add_scalar(name, number, 1)
     events = EventAccumulator(str(tmp_path)).Reload()
     assert events.Scalars("mean/multiplier")[0].value == pytest.approx(own["mean"])
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+def test_mlflow(tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # its small package has no other that needs no server
+    mlflow.set_tracking_uri((tmp_path / "new").as_uri())
+    own = plain()[1]
+    with mlflow.start_run() as run:
+        mlflow.log_metrics(own.observe(), step=3)
+    found = mlflow.MlflowClient().get_metric_history(run.info.run_id, "mean/multiplier")
+    assert [(metric.step, metric.value) for metric in found] == [(3, own["mean"])]
+    assert mlflow.MlflowClient().get_run(run.info.run_id).data.metrics == own.observe()
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+def test_weights_and_biases_offline(tmp_path):
+    wandb = pytest.importorskip("wandb")
+    own = plain()[1]
+    with wandb.init(mode="offline", dir=str(tmp_path), project="lariax", settings=wandb.Settings(silent=True)) as run:
+        wandb.log(own.observe(), step=3, commit=True)
+        seen = dict(run.summary)
+    assert {name: seen[name] for name in own.observe()} == pytest.approx(own.observe())
+    assert list(tmp_path.glob("wandb/offline-run-*/run-*.wandb"))
 
 
 # --- optimizers of ours, in torch's tools for states

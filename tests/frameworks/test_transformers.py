@@ -1,11 +1,14 @@
 """Hugging Face's Trainer, with a model of theirs."""
 
 import json
+import os
 
 import pytest
 import torch
+import torch.distributed as distributed
 
 import lariax.torch as lt
+from processes import as_torchrun, launch
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")  # which the Trainer needs
@@ -58,7 +61,7 @@ def trainer(folder, **options):
     network = model()
     args = transformers.TrainingArguments(
         output_dir=str(folder), per_device_train_batch_size=8, num_train_epochs=1, learning_rate=0.01,
-        logging_steps=4, save_steps=8, report_to="none", use_cpu=True, disable_tqdm=True, seed=3, **options,
+        logging_steps=4, report_to="none", use_cpu=True, disable_tqdm=True, seed=3, **{"save_steps": 8} | options,
     )  # fmt: skip
     multipliers = lt.Multipliers({"old": lt.AtMost(0.5)}, parameters=network)
     data = Sentences(8 * BATCHES)
@@ -81,6 +84,30 @@ def test_trained_logged_evaluated_and_resumed(tmp_path):
     assert whole.multipliers.state_dict() == again.multipliers.state_dict()
     for one, other in zip(whole.model.parameters(), again.model.parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+def several(rank, size, folder):
+    """A whole run, with checkpoints, logs and evaluations; then its last third again, from a checkpoint."""
+    os.environ |= as_torchrun(rank, size)
+    whole = trainer(folder, eval_strategy="steps", eval_steps=4, ddp_backend="gloo", save_steps=4)
+    assert whole.args.world_size == size
+    whole.train()
+    assert whole.multipliers.steps == whole.multipliers.core.calls == whole.state.global_step == BATCHES // size
+    assert any("old/multiplier" in line for line in whole.state.log_history)
+    again = trainer(folder, ddp_backend="gloo", save_steps=4)
+    again.train(resume_from_checkpoint=f"{folder}/checkpoint-{BATCHES // size - 4}")
+    distributed.barrier()
+    own = whole.multipliers.state_dict(), whole.multipliers["old"], again.multipliers.state_dict()
+    return *own, *(torch.cat([p.detach().reshape(-1) for p in each.model.parameters()]) for each in (whole, again))
+
+
+def test_two_processes_agree_and_resume(tmp_path):
+    found = launch(several, 2, tmp_path)
+    for state, y, text, weights, again in found:
+        assert state == text == found[0][0]
+        assert y > 0
+        assert torch.equal(weights, again)
+        assert torch.equal(weights, found[0][3])
 
 
 def test_accumulation_takes_the_mean_of_batches(tmp_path):

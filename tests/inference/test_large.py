@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import lariax as lx
-from lariax.inference import _infer, _inference, _large
+from lariax.inference import _infer, _inference, _krylov, _large
+from lariax.inference._samples import Extras, Wanted, sample_of
 
 D, M = 20, 2
 RNG = np.random.default_rng(0)
@@ -83,6 +84,72 @@ def test_fewer_samples_than_variables_are_refused(without_matrices):
     )
     with pytest.raises(lx.InferenceError, match="curvature"):
         lx.inference(flat, jnp.zeros(D), draws=10)
+
+
+def spread_around(kink=0.0):
+    """A problem whose solution is the mean of its rows; `kink` is the weight of |x - z|."""
+
+    def distance(x, z):
+        return jnp.sum((x - z) ** 2) / 2 + kink * jnp.sum(jnp.abs(x - z))
+
+    return lx.Problem(distance, samples=NOISE)
+
+
+def test_a_run_that_is_off_is_warned_of_or_refused(without_matrices, monkeypatch):
+    monkeypatch.setattr(_infer, "FAR", 100.0)
+    at = NOISE.arrays.mean(axis=0)
+    error = NOISE.arrays.std(axis=0) / np.sqrt(900)
+    everywhere = lx.inference(spread_around(), at + 10 * error)
+    assert 7 < everywhere.off < 14  # beside one draw of the noise of 20 entries
+    assert "away from the estimate" in everywhere.warnings[0]
+    one = lx.inference(spread_around(), at.at[3].add(40 * error[3]))
+    assert 10 < one.off < 40
+    assert lx.inference(spread_around(), at + 0.5 * error).warnings == ()
+    with pytest.raises(lx.InferenceError, match="standard errors away"):
+        lx.inference(spread_around(), at + 200 * error)
+
+
+def test_kinks_are_refused(without_matrices):
+    """Newton's method gets lost among many small ones, and the check finds one that is near."""
+    at = NOISE.arrays.mean(axis=0)
+    with pytest.raises(lx.InferenceError, match="kinks"):
+        lx.inference(spread_around(1.0), at)
+    error = NOISE.arrays.std(axis=0) / np.sqrt(900)
+
+    def bent(x, z):  # its curvature triples half a standard error away
+        return 0.5 * jnp.sum((x - z) ** 2) + jnp.sum(jnp.maximum(x - at - error / 2, 0) ** 2)
+
+    with pytest.raises(lx.InferenceError, match="otherwise than its derivative says"):
+        lx.inference(lx.Problem(bent, samples=NOISE), at)
+
+
+def test_a_direction_without_curvature_is_refused(without_matrices):
+    flat = lx.Problem(lambda x, z: 0.5 * jnp.sum((x - z)[1:] ** 2) + x[0] * z[0], samples=NOISE)
+    with pytest.raises(lx.InferenceError, match="curvature"):
+        lx.inference(flat, jnp.zeros(D))
+
+
+def test_minres_solves_indefinite_systems():
+    """Beside a dense solver, with a row that is not active."""
+    rng = np.random.default_rng(4)
+    a = rng.normal(size=(D, D))
+    hessian = jnp.asarray(a @ a.T / D + np.diag(np.where(np.arange(D) < 3, -4.0, 0.0)))
+    rows = jnp.asarray(rng.normal(size=(3, D)))
+    constraints = {"c": lx.Equal(lambda x: rows @ x, 0.0, samples=None)}
+    stated = lx.Problem(lambda x, z: 0.5 * x @ hessian @ x, samples=NOISE, constraints=constraints)
+    sample = sample_of(stated, jnp.zeros(D), Wanted(None, 900), 0, Extras())
+    active = jnp.array([True, False, True])
+    system = _krylov.System(sample, jnp.zeros(D), jnp.zeros(3), jnp.zeros(D), active)
+    right = _krylov.Both(jnp.asarray(rng.normal(size=D)), jnp.array([1.0, 0.0, -2.0]))
+    found, left = _krylov.minres(system, right, jnp.asarray(1e-12), jnp.int32(200))
+    own = np.asarray(rows)[np.asarray(active)]
+    matrix = np.block([[np.asarray(hessian), own.T], [own, np.zeros((2, 2))]])
+    expected = np.linalg.solve(matrix, np.append(right.z, [1.0, -2.0]))
+    np.testing.assert_allclose(found.z, expected[:D], atol=1e-8)
+    np.testing.assert_allclose(found.y, [expected[D], 0, expected[D + 1]], atol=1e-8)
+    assert left < 1e-9
+    product, _ = _krylov.minres(system, found, jnp.asarray(1e-12), jnp.int32(0))
+    np.testing.assert_allclose(product.z, right.z, atol=1e-8)
 
 
 def test_a_regularizer_is_refused(without_matrices):

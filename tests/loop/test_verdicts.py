@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import lariax as lx
-from lariax.loop._verdict import KINKED, _jumps
+from lariax.loop._verdict import KINKED, _jumps, judged
 from lariax.oracle import Batch, bind
 from lariax.problem import LinearSystem
-from lariax.tuned.constants import SLOPE_SHARE
+from lariax.tuned.constants import FACE_SHARE, SLOPE_SHARE
 from lariax.tuned.shape import ShapeInputs, has_lost_coupling, whitened
 
 NORMAL = lx.Distribution(lambda key: jax.random.normal(key, (3,)))
@@ -50,6 +50,7 @@ def test_verdict(name):
     result = lx.solve(problem, jnp.full(3, start), iterations=3_000)
     assert result.status == status, result.message
     assert result.success == (status == "budget")  # then its certificate finds no fault
+    assert not result.doubt
     if status == "stalled":
         assert "'limit'" in result.message
         assert "lx.Proxy" in result.message
@@ -61,7 +62,59 @@ def test_verdict(name):
 def test_a_run_that_is_on_its_way_has_spent_its_budget():
     constraint = lx.AtMost(lambda x, z: x[0] + 0.1 * z[0], -1.0)
     problem = lx.Problem(bowl, samples=NORMAL, constraints={"limit": constraint})
-    assert lx.solve(problem, jnp.full(3, 100.0), iterations=30).status == "budget"
+    result = lx.solve(problem, jnp.full(3, 100.0), iterations=30)
+    assert result.status == "budget"
+    assert "no solution yet" in result.doubt
+    assert result.doubt in result.message
+    assert not result.success
+
+
+LINE = lx.Equal(lambda x, z: x[0] + 0.1 * z[0], -1.0)
+
+
+@pytest.fixture(scope="module")
+def line():
+    """minimise |x - 1|^2 / 2 on x0 = -1: the solution is (-1, 1, 1), the multiplier 2."""
+    problem, x = lx.Problem(bowl, samples=NORMAL, constraints={"line": LINE}), jnp.zeros(3)
+    return bind(problem, x, (x,), batch_size=2, copies=1, has_slacks=False)
+
+
+def verdict(oracle, x, known=None, multiplier=2.0, **history):
+    known = known or lx.Diagnosis()
+    rows = {name: np.asarray(values, float) for name, values in history.items()}
+    return judged(oracle, known, jnp.asarray(x), {"line": jnp.asarray(multiplier)}, rows, jax.random.key(0))
+
+
+def test_a_gradient_that_does_not_vanish_is_said(line):
+    """At a solution nothing is said, whatever the run believes."""
+    resting, restless = np.append(1.0, np.zeros(7)), np.ones(8)
+    falling_off = np.linspace(1, 0.2, 8)
+    assert verdict(line, [-1.0, 1.0, 1.0], stationarity=restless) == ("budget", (), 2048, "")
+    assert verdict(line, [-1.0, 2.0, 1.0], stationarity=resting) == ("budget", (), 0, "")
+    averages = lx.Diagnosis(averages=True)
+    assert verdict(line, [-1.0, 2.0, 1.0], averages, stationarity=restless).status == "stalled"
+    early = verdict(line, [-1.0, 2.0, 1.0], averages, stationarity=falling_off)
+    noisy = verdict(line, [-1.0, 2.0, 1.0], stationarity=restless)  # steps of one length have noise of one size
+    for found in (early, noisy):
+        assert found.status == "budget"
+        assert "gradient of the Lagrangian" in found.doubt
+
+
+@pytest.mark.parametrize("unit", [1e-3, 1.0, 1e3])
+def test_claims_do_not_depend_on_the_units_of_the_method(line, unit):
+    """A violation that one step would remove, and the run is on its way to."""
+    known = lx.Diagnosis(violated=True, scales=jnp.full(3, unit))
+    found = verdict(line, [9.0, 1.0, 1.0], known, feasibility=np.linspace(20, 10, 8))
+    assert found.status == "budget"
+    assert "'line'" in found.doubt
+
+
+def test_multipliers_at_their_limit_are_looked_into(line):
+    """Though the run's own errors would explain the violation."""
+    found = verdict(line, [0.0, 1.0, 1.0], lx.Diagnosis(pressed=True), feasibility=np.ones(8))
+    assert found.status == "stalled"
+    assert "'line'" in found.remarks[0]
+    assert verdict(line, [-1.0, 1.0, 1.0], lx.Diagnosis(pressed=True)).status == "budget"
 
 
 @pytest.mark.long
@@ -163,6 +216,15 @@ def test_a_row_whose_gradient_vanishes_keeps_a_length():
     np.testing.assert_array_equal(np.diag(after.gram)[1:], np.diag(before.gram)[1:])
     assert after.penalty[0, 0] <= 1.01 / (0.8 * SLOPE_SHARE**2)
     assert whitened(np, vanished, NOTHING, NOTHING, loaded, after).gram[0, 0] == pytest.approx(0.64 * SLOPE_SHARE**2)
+
+
+def test_rows_count_for_what_is_left_of_them_along_a_face():
+    """One that points across it is pressed harder; not without end."""
+    jacobian, nothing, one = np.array([[1.0, 1.0], [0.0, 2.0]]), np.zeros(2), np.float64(1)
+    inputs = ShapeInputs(np.zeros(2, bool), nothing, nothing, one, one, one, one, nothing, 2)
+    shape = whitened(np, jacobian, nothing, nothing, inputs, on_face=jacobian * [1, 0])
+    np.testing.assert_allclose(shape.gram, np.diag([1 + 2 * FACE_SHARE, 4 * FACE_SHARE]))
+    np.testing.assert_allclose(shape.penalty, np.linalg.inv(shape.gram), rtol=1e-6)
 
 
 def test_a_system_whose_rows_differ_in_scale_has_a_solution():

@@ -234,6 +234,20 @@ WEDGE = {
 }
 
 
+def test_a_polygon_of_more_sides_than_entries():
+    """The nearest point to (2, 2) in one of 12 sides, of which two meet there."""
+    angles = jnp.arange(12) * jnp.pi / 6
+    sides = jnp.stack([jnp.cos(angles), jnp.sin(angles)], axis=1)
+    problem = lx.Problem(
+        lambda x, z: 0.5 * jnp.sum((x - 2 - 0.1 * z) ** 2),
+        samples=normal(2),
+        constraints={"sides": lx.AtMost(lambda x: sides @ x, 1.0, samples=None)},
+    )
+    result = lx.solve(problem, jnp.zeros(2), method=METHOD, iterations=500)
+    np.testing.assert_allclose(result.x, np.full(2, np.sqrt(3) - 1), atol=1e-6)
+    assert result.status == "budget"
+
+
 @pytest.fixture(scope="module")
 def mixed():
     """min (x - (0, 2, -1))^2 / 2 with a redundant equality, an active and an idle inequality, and an active bound.

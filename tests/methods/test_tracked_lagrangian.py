@@ -116,6 +116,22 @@ def test_within_a_simplex():
     np.testing.assert_allclose(result.multipliers["same"], 0.4, atol=0.008)
 
 
+@pytest.mark.long
+def test_gradients_across_a_face_count_for_nothing():
+    """Entry 0 is held at 0, where objective and constraint are a thousand times as steep as elsewhere: min c.x + x.x/2
+    on a simplex with 1000 x0 + x1 <= 0.3 is (0, 0.3, 0.7, 0)."""
+    costs = jnp.array([1000.0, 1.0, 2.0, 3.0])
+    problem = lx.Problem(
+        lambda x, z: (costs + 0.1 * z[:4]) @ x + 0.5 * x @ x,
+        samples=normal(5),
+        constraints={"row": lx.AtMost(lambda x, z: 1000 * x[0] + x[1] + 0.1 * z[4], 0.3)},
+        within=lx.sets.Simplex(),
+    )
+    result = lx.solve(problem, jnp.full(4, 0.25), iterations=8000)
+    np.testing.assert_allclose(result.x, [0, 0.3, 0.7, 0], atol=0.01)
+    assert (result.status, result.doubt) == ("budget", "")
+
+
 def test_with_a_regularizer_and_a_linear_constraint():
     target = np.array([2.0, 0.3, -0.1, 0.2])
     x, y = lasso_with_sum_one(target, 0.25)
@@ -176,7 +192,7 @@ def z_scores(monkeypatch, step, own_value):
     result = lx.solve(BIASED, jnp.zeros(2), TRACKED, iterations=20, batch_size=8)
     oracle, state, k = result.continuation.oracle, result.continuation.loop.state, jnp.array(21.0)
     if own_value:
-        monkeypatch.setattr(Oracle, "repelled", lambda self, partners, own: own)
+        monkeypatch.setattr(Oracle, "partners", lambda self, own: own)
 
     def exact(z, w):
         """In the units in which the method moves."""

@@ -8,10 +8,12 @@ import pandas as pd
 import polars as pl
 import pytest
 import scipy.sparse
+from scipy.optimize import NonlinearConstraint
 from sklearn import config_context
 from sklearn.base import clone
 from sklearn.compose import make_column_transformer
-from sklearn.datasets import load_iris
+from sklearn.datasets import load_iris, make_blobs
+from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -20,17 +22,51 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import lariax.sklearn as ls
 
-ESTIMATORS = [
+QUICK = [
     ls.ConstrainedClassifier(),
-    ls.ConstrainedClassifier({"error": ls.at_most(0.5)}),
+    ls.ConstrainedClassifier({"error": ls.at_most(0.7)}),
     ls.NeymanPearsonClassifier(0.2),
 ]
 
 
+def dear_misses(y, decision):
+    return np.where(y == decision, 0.0, 1.0)
+
+
+SLOW = [
+    ls.ConstrainedClassifier({"mean_score": ls.at_most(0.95), "selection_rate": ls.at_most(0.97)}),
+    ls.ConstrainedClassifier({"accuracy": ls.at_least(0.2)}, promise="training"),
+    ls.ConstrainedClassifier({"cost": NonlinearConstraint(dear_misses, -np.inf, 0.8)}),
+    ls.NeymanPearsonClassifier(promise="training"),
+    ls.ConstrainedClassifier(hidden=(8,)),
+    ls.ConstrainedClassifier({"error": ls.at_most(0.7)}, hidden=(8,)),
+    ls.NeymanPearsonClassifier(0.2, hidden=(8,)),
+]
+
+
 @pytest.mark.filterwarnings("ignore::lariax.LariaxWarning", "ignore::sklearn.exceptions.SkipTestWarning")
-@parametrize_with_checks(ESTIMATORS)
+@parametrize_with_checks(QUICK)
 def test_scikit_learn_agrees(estimator, check):
     check(estimator)
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore::lariax.LariaxWarning", "ignore::sklearn.exceptions.SkipTestWarning")
+@parametrize_with_checks(SLOW)
+def test_scikit_learn_agrees_on_more(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.filterwarnings("ignore::lariax.LariaxWarning")
+def test_a_constraint_goes_before_class_weights():
+    """One of scikit-learn's checks wants nearly all rows in a class of great weight. A bound on the recall of the other
+    class says the opposite, and is kept; without it the weights are followed."""
+    x, y = make_blobs(centers=2, random_state=0, cluster_std=20)
+    weights = {0: 1000, 1: 0.0001}
+    free = ls.ConstrainedClassifier(class_weight=weights).fit(x, y)
+    assert np.mean(free.predict(x) == 0) > 0.87
+    bound = ls.ConstrainedClassifier({"recall": ls.at_least(0.6)}, promise="training", class_weight=weights).fit(x, y)
+    assert np.mean(bound.predict(x)[y == 1]) >= 0.6
 
 
 def table(rows=3000, seed=0):
@@ -176,6 +212,124 @@ def test_a_network_keeps_a_bound_too(numbers):
     assert [weights.shape for weights in model.coefs_] == [(3, 16), (16, 1)]
     assert not hasattr(model, "coef_")
     assert np.array_equal(pickle.loads(pickle.dumps(model)).predict(x), model.predict(x))
+
+
+# --- functions of the user's
+
+
+def test_a_function_of_two_arguments_is_a_rate(numbers):
+    """Said as a function, the share of errors is the same constraint, and gives the same model."""
+    x, y, _ = numbers
+    own = {"wrong": NonlinearConstraint(lambda y, decision: (y != decision) * 1.0, -np.inf, 0.2)}
+    one = ls.ConstrainedClassifier(own, random_state=0).fit(x, y)
+    two = ls.ConstrainedClassifier({"error": ls.at_most(0.2)}, random_state=0).fit(x, y)
+    assert one.status_ == two.status_ == "promised"
+    np.testing.assert_allclose(one.coef_, two.coef_, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dict_of_scipy", [False, True])
+def test_costs_are_promised_in_their_own_units(numbers, dict_of_scipy):
+    """A miss costs 5, a false alarm 1; at most 0.7 a row, counted here anew on new rows."""
+    x, y, _ = numbers
+
+    def cost(y, decision):
+        return np.where((y == "yes") & (decision == "no"), 5.0, np.where(y == decision, 0.0, 1.0))
+
+    limit = NonlinearConstraint(cost, -np.inf, 0.7)
+    if dict_of_scipy:
+        limit = {"type": "ineq", "fun": lambda y, decision: 0.7 - cost(y, decision)}
+    model = ls.ConstrainedClassifier({"cost": limit}, random_state=0).fit(x, y)
+    assert model.status_ == "promised"
+    new, truth, _ = table(20_000, seed=1)
+    new = np.column_stack([new["age"], new["income"], new["area"] == "west"])
+    assert cost(truth, model.predict(new)).mean() < 0.7
+    shown = model.certificate_.to_frame()["estimate"].iloc[0]
+    assert abs((0.7 - shown if dict_of_scipy else shown) - cost(y, model.predict(x)).mean()) < 0.1
+
+
+def test_wrong_functions(numbers):
+    x, y, _ = numbers
+    for fun, high, words in [
+        (lambda y, d: 3.0, 1.0, "one finite number a row"),
+        (lambda y, d: (y != d) * 1.0, -0.5, "nothing can meet"),
+        (lambda coef: coef, 1.0, r"fun\(y, decision\)"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            ls.ConstrainedClassifier({"own": NonlinearConstraint(fun, -np.inf, high)}).fit(x, y)
+    with pytest.raises(ValueError, match="one lower and one upper"):
+        ls.ConstrainedClassifier({"own": NonlinearConstraint(lambda y, d: y, 1.0, 0.0)}).fit(x, y)
+
+
+# --- rows in batches, and the price of a bound
+
+
+def test_batches_are_one_fit(numbers):
+    x, y, people = numbers
+    limits = {"selection_rate": ls.gap(0.3, by="sex")}
+    whole = ls.ConstrainedClassifier(limits, random_state=0).fit(x, y, sensitive_features=people)
+    parts = ls.ConstrainedClassifier(limits, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ls.LariaxWarning)
+        for part in (slice(0, 500), slice(500, None)):
+            parts.partial_fit(x[part], y[part], classes=["no", "yes"], sensitive_features=people[part])
+    assert parts.status_ == whole.status_ == "promised"
+    np.testing.assert_array_equal(parts.coef_, whole.coef_)
+    parts = pickle.loads(pickle.dumps(parts))  # its rows travel with it
+    assert parts.partial_fit(x[:10], y[:10], sensitive_features=people[:10]).certificate_.rows == len(y) + 10
+    assert parts.fit(x, y, sensitive_features=people).certificate_.rows == len(y)  # and a fit forgets them
+    with pytest.raises(ValueError, match="features"):
+        whole.partial_fit(x, y, sensitive_features=people).partial_fit(x[:, :2], y, sensitive_features=people)
+
+
+def test_there_is_no_model_before_each_class_has_come(numbers):
+    x, y, _ = numbers
+    model = ls.ConstrainedClassifier()
+    with pytest.warns(ls.LariaxWarning, match="no row of class no"):
+        model.partial_fit(x[y == "yes"], y[y == "yes"], classes=["no", "yes"])
+    with pytest.raises(NotFittedError):
+        model.predict(x)
+    assert model.partial_fit(x[y == "no"], y[y == "no"]).status_ == "unconstrained"
+    with pytest.raises(ValueError, match="not among classes"):
+        model.partial_fit(x, y, classes=["yes"])
+
+
+def test_the_price_of_a_bound(numbers):
+    """A curve that falls as the bound is loosened, and says what a fit for that bound would come to."""
+    x, y, people = numbers
+    x = np.column_stack([x, people["sex"] == "m"])
+    model = ls.ConstrainedClassifier({"selection_rate": ls.gap(0.1, by="sex")}, random_state=0)
+    model.fit(x, y, sensitive_features=people)
+    frame = model.tradeoff([0.3, 0.06, 0.15, 0.9])
+    assert frame["bound"].tolist() == [0.06, 0.15, 0.3, 0.9]
+    assert (np.diff(frame["objective"]) < 0.005).all()
+    assert frame["objective"].iloc[0] > frame["objective"].iloc[-1]
+    assert (np.diff(frame["multiplier"]) <= 0).all()
+    assert frame["multiplier"].iloc[-1] == 0  # a bound that nothing presses on has no price
+    assert frame["shown"].all()
+    fitted = ls.ConstrainedClassifier({"selection_rate": ls.gap(0.15, by="sex")}, random_state=0)
+    fitted.fit(x, y, sensitive_features=people)
+    new, truth, others = table(20_000, seed=1)
+    new = np.column_stack([new["age"], new["income"], new["area"] == "west", others["sex"] == "m"])
+    assert frame["low"].iloc[1] - 0.01 < 1 - fitted.score(new, truth) < frame["high"].iloc[1] + 0.01
+    with pytest.raises(ValueError, match="Did you mean 'selection_rate'"):
+        model.tradeoff([0.1], "selection_rat")
+    with pytest.raises(ValueError, match="pickled"):
+        pickle.loads(pickle.dumps(model)).tradeoff()
+    with pytest.raises(ValueError, match="no constraints"):
+        ls.ConstrainedClassifier().fit(x, y).tradeoff()
+
+
+def test_the_price_is_drawn(numbers):
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    x, y, _ = numbers
+    axes = ls.NeymanPearsonClassifier(0.1, random_state=0).fit(x, y).plot_tradeoff()
+    assert axes.get_ylabel() == "share of misses"
+    (line, *_), (band, *_) = axes.lines, axes.collections
+    assert len(line.get_xdata()) == 9
+    assert band.get_paths()
+    mpl.pyplot.close(axes.figure)
 
 
 # --- the ways data arrive

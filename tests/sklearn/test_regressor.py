@@ -22,6 +22,25 @@ def test_scikit_learn_agrees(estimator, check):
     check(estimator)
 
 
+def lateness(y, prediction):
+    return np.maximum(y - prediction, 0)
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore::lariax.LariaxWarning", "ignore::sklearn.exceptions.SkipTestWarning")
+@parametrize_with_checks(
+    [
+        ls.ConstrainedRegressor({"squared_error": ls.at_most(1e4), "mean_error": ls.at_most(100.0)}),
+        ls.ConstrainedRegressor({"coverage": ls.at_least(0.6)}, promise="training"),
+        ls.ConstrainedRegressor({"late": NonlinearConstraint(lateness, -np.inf, 1e3)}),
+        ls.ConstrainedRegressor(hidden=(8,)),
+        ls.ConstrainedRegressor({"coverage": ls.at_least(0.6)}, hidden=(8,)),
+    ]
+)
+def test_scikit_learn_agrees_on_more(estimator, check):
+    check(estimator)
+
+
 def homes(rows=2000, seed=0):
     random = np.random.default_rng(seed)
     x = random.standard_normal((rows, 4))
@@ -119,3 +138,58 @@ def test_means_are_promised_or_not():
     assert model.rows_needed_ > 3000
     with pytest.raises(ValueError, match="mean_error"):
         ls.ConstrainedRegressor({"mean_eror": ls.at_most(0.1)}).fit(x, y)
+
+
+def test_a_function_of_two_arguments_is_a_mean_over_rows():
+    """What falls short of y, on average at most 0.3; counted on new rows."""
+    x, y, _ = homes(3000)
+    model = ls.ConstrainedRegressor({"late": NonlinearConstraint(lateness, -np.inf, 0.3)}, random_state=0).fit(x, y)
+    assert model.status_ == "promised"
+    new, truth, _ = homes(50_000, seed=9)
+    assert lateness(truth, ls.ConstrainedRegressor().fit(x, y).predict(new)).mean() > 0.35
+    assert lateness(truth, model.predict(new)).mean() < 0.3
+    with pytest.raises(ValueError, match="one number a row"):
+        ls.ConstrainedRegressor({"late": NonlinearConstraint(lambda y, p: 1.0, -np.inf, 0.3)}).fit(x, y)
+
+
+def test_batches_are_one_fit():
+    x, y, group = homes()
+    limits = {"coverage": ls.each(ls.at_least(0.8), by="g")}
+    whole = ls.ConstrainedRegressor(limits, random_state=0).fit(x, y, sensitive_features={"g": group})
+    parts = ls.ConstrainedRegressor(limits, random_state=0)
+    for part in (slice(0, 800), slice(800, None)):
+        parts.partial_fit(x[part], y[part], sensitive_features={"g": group[part]})
+    np.testing.assert_array_equal(parts.coef_, whole.coef_)
+    assert parts.intercept_ == whole.intercept_
+
+
+def test_the_price_of_a_bound():
+    x, y, group = homes()
+    model = ls.ConstrainedRegressor({"coverage": ls.at_least(0.8)}, random_state=0).fit(x, y)
+    frame = model.tradeoff()
+    assert frame["objective"].is_monotonic_increasing
+    assert ((frame["low"] < frame["objective"]) & (frame["objective"] < frame["high"])).all()
+    assert model.plot_tradeoff([0.7, 0.8]).get_ylabel() == "mean squared error"
+    model = ls.ConstrainedRegressor({"squared_error": ls.at_most(3.5, given={"g": 1})}, random_state=0)
+    model.fit(x, y, sensitive_features={"g": group})
+    prices = model.tradeoff([2.5, 5.0])["multiplier"]
+    assert prices.iloc[0] > 0.05
+    assert prices.iloc[1] < 1e-6
+
+
+@pytest.mark.long
+def test_a_network_bends_and_keeps_its_quantile():
+    """A wave that no line follows; nine of ten rows below the prediction, on new rows."""
+    random = np.random.default_rng(0)
+    x = random.uniform(-3, 3, (6000, 1))
+    y = 10 * np.sin(2 * x[:, 0]) + random.standard_normal(6000)
+    limits = {"coverage": ls.at_least(0.9)}
+    model = ls.ConstrainedRegressor(limits, hidden=(32, 32), random_state=0).fit(x[:3000], y[:3000])
+    assert model.status_ == "promised"
+    assert np.mean(model.predict(x[3000:]) >= y[3000:]) >= 0.88
+    line = ls.ConstrainedRegressor(limits, random_state=0).fit(x[:3000], y[:3000])
+    errors = [np.mean((one.predict(x[3000:]) - y[3000:]) ** 2) for one in (model, line)]
+    assert errors[0] < 0.2 * errors[1]
+    assert not hasattr(model, "coef_")
+    with pytest.raises(ValueError, match="linear models"):
+        ls.ConstrainedRegressor({"coef": ls.between(0, 1)}, hidden=(8,)).fit(x, y)

@@ -47,7 +47,7 @@ def closure_for(x):
     return closure
 
 
-def make_problem():
+def make_problem(within=BOX):
     """Equalities and inequalities, scalars and vectors, with samples and without. No random one starts with a slack,
     which would make the sign of its first residual one of rounding."""
     return lx.Problem(
@@ -59,7 +59,7 @@ def make_problem():
             "last": lx.AtMost(lambda x: x[4], 0.7, samples=None),
             "sum": lx.AtMost(jnp.sum, 50.0, samples=None),
         },
-        within=BOX,
+        within=within,
     )
 
 
@@ -128,6 +128,22 @@ def test_same_iterates(problem, name, rows):
     assert np.linalg.norm(seen[300] - x0) > 0.5
     for constraint, multiplier in opt.multipliers.items():
         np.testing.assert_allclose(multiplier, result.multipliers[constraint], atol=1e-10, err_msg=constraint)
+
+
+@pytest.mark.long
+def test_same_iterates_on_a_face():
+    """Of a ball: torch takes differences of the projection, which are exact to the root of rounding."""
+    ball, x0 = lx.sets.L2Ball(1.9), np.full(5, 0.2)
+    problem, method = make_problem(ball), lx.TrackedLagrangian()
+    start = -(-method.needs.start_samples // 4)
+    result = lx.solve(problem, jnp.asarray(x0), method=method, iterations=300, batch_size=4)
+    x = torch.tensor(x0, requires_grad=True)
+    opt, closure = lt.TrackedLagrangian([{"params": [x], "within": ball}], CONSTRAINTS), closure_for(x)
+    for batch in samples_of(result, 300 + start):
+        opt.step(closure, batch)
+    assert opt.face(opt.estimate, 0.1, opt._scaling()) is not None
+    assert abs(np.linalg.norm(result.x) - 1.9) < 1e-6
+    np.testing.assert_allclose(opt.previous[0], result.x, atol=1e-5)
 
 
 def test_same_iterates_of_a_linear_program():

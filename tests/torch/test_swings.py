@@ -65,6 +65,12 @@ def test_a_violation_that_stays_is_told_of():
         watched(4.0 + 0 * K, 0.04 + 0.01 * np.sin(K), calls)
 
 
+def test_a_multiplier_that_grows_in_vain_is_told_of():
+    """By a violation of 1.5 standard errors, which alone would be in doubt."""
+    with pytest.warns(LariaxWarning, match="'rate' stays violated, by 0.015"):
+        watched(1.0 + K / 100, 0.015 + 0 * K, 8 * K)
+
+
 @pytest.mark.parametrize("values", [0.04 * 0.995**K, 0.02 + 0 * K, -0.04 + 0 * K], ids=["falling", "in doubt", "slack"])
 def test_a_violation_that_does_not_is_not(values):
     with warnings.catch_warnings():

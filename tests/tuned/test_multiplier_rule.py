@@ -11,7 +11,7 @@ import optax
 import pytest
 
 import lariax as lx
-from lariax.tuned import Kind, emptied, empty, host, is_full, pooled, pressed, relaxed
+from lariax.tuned import Kind, _pressure, emptied, empty, host, is_full, pooled, pressed, relaxed
 
 
 def loop(multipliers, steps, noise=0.1, rate=0.01, bound=1.0, seed=0):
@@ -67,6 +67,31 @@ def test_a_violation_while_untrained_does_not_wind_up():
         weights.append(multipliers.update({"c": (value, 0.05)}, objective=(1.0, 0.05))["c"])
     assert max(weights[300:]) < 0.1
     assert weights[-1] == 0
+
+
+def swings(steps=1200, noise=0.1, rate=0.02):
+    """Deviation from 0, over the last half, of a value whose *rate* follows the multiplier, which 1 balances."""
+    rng, x, seen = np.random.default_rng(0), 0.0, []
+    multipliers = lx.Multipliers({"c": lx.Equal(bound=0.0)}, steps=steps)
+    for _ in range(steps):
+        y = multipliers.update({"c": (x + noise * rng.normal(), noise)}, objective=(1.0, noise))["c"]
+        x += rate * (1 - y)
+        seen.append(x)
+    return np.sqrt(np.mean(np.square(seen[steps // 2 :])))
+
+
+def test_the_part_at_once_damps_what_a_sum_alone_makes_swing(monkeypatch):
+    """A chain of two sums has no damping of its own."""
+    assert swings() < 0.1
+    monkeypatch.setattr(_pressure, "PROMPT", 0.0)
+    monkeypatch.setattr(_pressure, "QUICK", 0.0)
+    assert swings() > 0.3
+
+
+def test_a_state_of_another_version_is_refused():
+    multipliers = lx.Multipliers({"c": lx.AtMost(bound=1.0)}, steps=200)
+    with pytest.raises(ValueError, match="version 1"):
+        multipliers.load_state_dict({**multipliers.state_dict(), "version": 1})
 
 
 def test_vectors_under_one_name():
@@ -208,6 +233,22 @@ def test_a_bound_out_of_reach_is_said_with_the_multiplier_at_its_limit():
     with pytest.warns(RuntimeWarning, match="at its limit"):
         weights = [multipliers.update({"c": (2.0, 0.1)}, objective=(1.0, 0.1))["c"] for _ in range(2000)]
     assert weights[-1] == pytest.approx(30.0)
+
+
+@pytest.mark.parametrize(
+    ("late", "said"), [(1.2, True), (1.0, False), (0.8, False)], ids=["missed", "just kept", "kept"]
+)
+def test_a_bound_that_is_missed_at_the_end_is_said(late, said):
+    """Which may have been kept until then; by chance that is said once in 700 times."""
+    rng, multipliers = np.random.default_rng(0), lx.Multipliers({"c": lx.AtMost(bound=1.0)}, steps=400)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for k in range(400):
+            mean = late if k > 250 else 0.8
+            multipliers.update({"c": (mean + 0.1 * rng.normal(), 0.1)}, objective=(1.0, 0.1))
+    words = [str(each.message) for each in told]
+    assert len(words) == said
+    assert all("'c' is not <= its bound: it is 1.2" in each for each in words)
 
 
 def test_more_calls_than_steps_are_said_and_go_on():

@@ -20,7 +20,7 @@ from lariax.certificate._samples import DRAWS, Samples, not_held_out, samples_fo
 from lariax.certificate._sizes import Magnitudes, sizes_at
 from lariax.certificate._tolerance import RelativeTolerance, Tolerance
 from lariax.oracle import as_arrays
-from lariax.problem import Problem, as_key, opened
+from lariax.problem import Problem, as_key, automatic_axes, opened
 from lariax.risk import lift_of
 from lariax.utils import check_among, check_confidence
 
@@ -31,6 +31,7 @@ RISK_DRAWS = 2**14
 """From which the auxiliary numbers of a risk are made."""
 
 
+@automatic_axes()
 def certify(
     problem: Problem,
     x: PyTree,
@@ -98,6 +99,7 @@ def certify(
     return asked.beside(samples.of_fit(samples.fitted) if fits else samples.of_given(own), own, samples)
 
 
+@automatic_axes()
 def certify_run(
     problem: Problem,
     x: PyTree,

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
 from lariax.checkpoint._archive import raw
 from lariax.oracle import Oracle
-from lariax.problem import AbstractSource, Distribution, describe_shape
+from lariax.problem import AbstractSource, Distribution, describe_shape, is_sharded
 
 LARGEST_PART = 2**20  # numbers of an array that its checksum looks at, evenly spread
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
@@ -46,10 +47,11 @@ def functions_of(oracle: Oracle, x: PyTree, samples: tuple[PyTree | None, ...]) 
     return found
 
 
-def environment() -> dict[str, str]:
+def environment(oracle: Oracle) -> dict[str, str]:
     """What the bits of a run depend on, beside the problem."""
-    device = jax.devices()[0]
-    return {
+    device, placement = jax.devices()[0], oracle.placement
+    mesh = {} if placement is None else {"devices": str(placement.mesh.size)}
+    return mesh | {
         "lariax": importlib.metadata.version("lariax"),
         "jax": jax.__version__,
         "device": f"{device.platform} {device.device_kind}",
@@ -81,6 +83,9 @@ def _is_array(leaf: Any) -> bool:
 def _sums(arrays: list[Any]) -> str:
     total = 0
     for leaf in arrays:
+        if is_sharded(leaf):
+            total = zlib.crc32(f"{leaf.dtype}{leaf.shape}{int(_sum_on_mesh(leaf))}".encode(), total)
+            continue
         array = np.asarray(leaf)
         total = zlib.crc32(f"{array.dtype}{array.shape}".encode(), total)
         total = zlib.crc32(raw(array.reshape(-1)[:: array.size // LARGEST_PART + 1]), total)
@@ -91,3 +96,14 @@ def _program(function: Callable[..., Any], *arguments: PyTree) -> str:
     program = jax.make_jaxpr(function)(*arguments)
     text = _ADDRESS.sub("", str(program.jaxpr))
     return f"{zlib.crc32(text.encode()):08x} {_sums(program.consts)}"
+
+
+@jax.jit
+def _sum_on_mesh(array: jax.Array) -> jax.Array:
+    """Of the bits of an array where it is, each weighed by its place: the same on any number of devices."""
+    if jnp.issubdtype(array.dtype, jnp.floating):
+        words = {2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint32}[array.dtype.itemsize]
+        array = jax.lax.bitcast_convert_type(array, words)
+    along = (jax.lax.broadcasted_iota(jnp.uint32, array.shape, axis) for axis in range(array.ndim))
+    places = sum(np.uint32(2 * axis + 1) * place for axis, place in enumerate(along))
+    return jnp.sum(array.astype(jnp.uint32) * (2 * places + 1), dtype=jnp.uint32)

@@ -37,9 +37,9 @@ class _Programs:
         return eqx.filter_jit(self._function)
 
 
-def compiled(*, once: bool = False) -> Callable[[F], F]:
-    """`eqx.filter_jit` that compiles soon what runs `once`, or works on few variables, those of the first argument or
-    of its `oracle`. Which it is depends on the problem alone, so the same seed gives the same bits."""
+def compiled(*, once: bool = False, briefly: bool = False) -> Callable[[F], F]:
+    """`eqx.filter_jit` that compiles soon what runs `once` or `briefly`, or works on few variables, those of the first
+    argument or of its `oracle`. Which it is depends on the problem alone, so the same seed gives the same bits."""
 
     def decorate(function: F) -> F:
         programs = _Programs(function, SOONER if once else SOON)
@@ -47,7 +47,7 @@ def compiled(*, once: bool = False) -> Callable[[F], F]:
         @wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs)))
-            small = once or getattr(args[0], "oracle", args[0]).dimension <= SMALL
+            small = once or briefly or getattr(args[0], "oracle", args[0]).dimension <= SMALL
             return (programs.soon if small and not traced else programs.usual)(*args, **kwargs)
 
         return call  # type: ignore[return-value]

@@ -14,7 +14,7 @@ from lariax.formulas._schedules import (
     dual_penalty_lipschitz,
     penalty_lipschitz,
 )
-from lariax.formulas._storm import dual_length, least_weights, leave_one_out, repelled, storm
+from lariax.formulas._storm import dual_length, least_weights, leave_one_out, repelled, same_stratum, storm
 
 __all__ = [
     "DETERMINISTIC_CONSTRAINTS",
@@ -28,5 +28,6 @@ __all__ = [
     "leave_one_out",
     "penalty_lipschitz",
     "repelled",
+    "same_stratum",
     "storm",
 ]

@@ -4,7 +4,7 @@ from lariax.inference._errors import InferenceError
 from lariax.inference._infer import infer_run, inference
 from lariax.inference._inference import LAWS, Estimate, Inference, Wald
 from lariax.inference._scaling import QUANTILES, RandomScaling
-from lariax.inference._table import Entry, entries
+from lariax.inference._table import Entry, entries, shown
 
 __all__ = [
     "LAWS",
@@ -18,4 +18,5 @@ __all__ = [
     "entries",
     "infer_run",
     "inference",
+    "shown",
 ]

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import numpy as np
 from jaxtyping import ArrayLike, PyTree
 
@@ -21,6 +22,7 @@ from lariax.inference._inference import (
     quantile,
     reaches,
     standard_errors,
+    unit,
 )
 from lariax.inference._large import fitted_large
 from lariax.inference._models import Fitted, fitted
@@ -29,13 +31,15 @@ from lariax.inference._samples import Extras, Wanted, same_rows, sample_of, tota
 from lariax.inference._scaling import RandomScaling
 from lariax.inference._system import Model
 from lariax.oracle import Oracle, as_arrays
-from lariax.problem import Dataset, Problem, Stratified, opened
+from lariax.problem import Dataset, Problem, Stratified, at_home, automatic_axes, opened
 
 SURELY = 3.0  # standard errors by which a multiplier or a slack is positive, or one more than the interval has
 OFF, FAR = 6.0, 100.0  # standard errors between the run's x and the estimate: to warn of, to refuse
+SECOND = 0.25  # of the objective's standard error: noise of second order that leaves the law normal
 CLEAN = 1e-10  # of the largest standard error, for rounding
 
 
+@automatic_axes()
 def inference(
     problem: Problem,
     x: PyTree,
@@ -81,6 +85,7 @@ def inference(
     return _inferred(problem, x, multipliers or {}, Wanted(draws, draws or DRAWS), confidence, seed, extras)
 
 
+@automatic_axes()
 def infer_run(
     problem: Problem,
     x: PyTree,
@@ -114,14 +119,16 @@ def _inferred(
 ) -> Inference:
     problem, arrays = opened(problem, x)
     point = as_arrays(problem, arrays, "x")
+    point = at_home(point, (None,) * len(jax.tree.leaves(point)))  # the algebra is done on the host
     sample = sample_of(problem, point, wanted, seed, extras)
     oracle = sample.oracle
-    z = np.asarray(oracle.coordinates.ravel(point), float)
+    vector = oracle.coordinates.ravel(point)
+    z = np.asarray(vector, float)
     y = np.asarray(oracle.rows_named(multipliers), float)
     threshold = max(SURELY, quantile(confidence) + 1)
     twice = (SAME_ROWS,) if same_rows(problem) else ()
     if z.size > LARGE:
-        large = fitted_large(sample, z, y, threshold)
+        large = fitted_large(sample, vector, y, threshold)
         notes = _notes(oracle, large.ambiguous, large.complete, np.ones(oracle.rows, bool))
         return assembled(sample, large.candidates, z, confidence, notes + twice)
     found = fitted(sample, z, y, threshold)
@@ -159,16 +166,30 @@ def _candidate(found: Fitted, model: Model) -> Candidate:
     covariance = model.covariance(local.noise)[np.ix_(kept, kept)]
     values = np.where(model.active, 0, local.values + local.rows @ model.step)[:m]
     slope = -found.models[0].multipliers @ local.rows  # of the objective
+    own = _clean(standard_errors(covariance))[1 : 1 + d]
+    optimism, second = model.second_order(local.noise)
+
+    def spread(gradients: np.ndarray) -> np.ndarray:
+        return gradients @ covariance @ gradients.T
+
     return Candidate(
         found.point + model.step,
         model.multipliers[:m],
-        local.objective + float(slope @ model.step) + model.optimism(local.noise),
+        local.objective + float(slope @ model.step) + optimism,
         values,
-        lambda gradients: gradients @ covariance @ gradients.T,
+        spread,
+        lambda gradients: standard_errors(spread(np.stack(list(gradients)))),
         model.determined[:m],
         local.skew,
+        second,
         lambda v: covariance[1 : 1 + d, 1 : 1 + d] @ v,
+        lambda apart: float(np.max(np.abs(apart)[own > 0] / own[own > 0], initial=0.0)),
     )
+
+
+def _clean(errors: np.ndarray) -> np.ndarray:
+    """Without what is rounding."""
+    return np.where(errors > CLEAN * np.max(errors, initial=0), errors, 0)
 
 
 def assembled(
@@ -176,43 +197,44 @@ def assembled(
 ) -> Inference:
     """The numbers in the structure and with the names of the problem."""
     form = form_of(sample.oracle)
-    d, m = form.d, form.m
-    values = np.stack([np.concatenate([[c.objective], c.x, c.multipliers, c.residuals]) for c in candidates])
+    d, m, first = form.d, form.m, candidates[0]
     errors = np.stack([_errors(candidate, d, m) for candidate in candidates])
-    ends = hull(values, errors, confidence)
-    if d > LARGE:
-        ends.law[1 : 1 + d] = "not asked"
-    first = candidates[0]
+    values = np.stack([np.concatenate([[c.objective], c.multipliers, c.residuals]) for c in candidates])
+    ends = hull(values, errors[:, np.r_[0, -2 * m : 0]], confidence)
+    of_y, of_r = _cut(ends, 1, 1 + m), _cut(ends, 1 + m, 1 + 2 * m)
+    of_x = (
+        _unasked(first.x) if d > LARGE else hull(np.stack([c.x for c in candidates]), errors[:, 1 : 1 + d], confidence)
+    )
     apart = z - first.x
-    own = errors[0, 1 : 1 + d]
-    off = float(np.max(np.abs(apart)[own > 0] / own[own > 0], initial=0.0))
-    parts = _cut(ends, 1, 1 + d), _cut(ends, 1 + d, 1 + d + m), _cut(ends, 1 + d + m, 1 + d + 2 * m)
+    off = first.off(apart)
     return Inference(
-        x=Estimate(*(unravel(form.coordinates, part) for part in parts[0])),
-        multipliers={row.name: _multiplier(_cut(parts[1], *_edges(row)), row, first) for row in form.blocks},
-        objective=_objective(_cut(ends, 0, 1), errors[0, 0], first.skew, confidence),
-        constraints={row.name: _value(_cut(parts[2], *_edges(row)), row) for row in form.blocks},
+        x=Estimate(*(unravel(form.coordinates, part) for part in of_x)),
+        multipliers={row.name: _multiplier(_cut(of_y, *_edges(row)), row, first) for row in form.blocks},
+        objective=_objective(_cut(ends, 0, 1), errors[0, 0], first, confidence),
+        constraints={row.name: _value(_cut(of_r, *_edges(row)), row) for row in form.blocks},
         confidence=confidence,
         draws=total(sample),
         about=_about(sample),
         run_error=unravel(form.coordinates, apart),
         off=off,
-        warnings=notes + _distance(off),
+        warnings=notes + _objective_notes(errors[0, 0], first) + _distance(off),
         candidates=candidates,
         form=form,
     )
 
 
 def _errors(candidate: Candidate, d: int, m: int) -> np.ndarray:
-    """Of (E f, x, y, r); those of a large x are left open."""
+    """Of (E f, x, y, r); those of a large x are left out."""
+    size = 1 + d + 2 * m
     if d <= LARGE:
-        errors = standard_errors(candidate.covariance(np.eye(1 + d + 2 * m)))
-        return np.where(errors > CLEAN * np.max(errors, initial=0), errors, 0)
-    rows = np.zeros((1 + 2 * m, 1 + d + 2 * m))
-    rows[0, 0], rows[1:, 1 + d :] = 1, np.eye(2 * m)
-    errors = np.full(1 + d + 2 * m, np.nan)
-    errors[np.r_[0, 1 + d : 1 + d + 2 * m]] = standard_errors(candidate.covariance(rows))
-    return errors
+        return _clean(candidate.errors(np.eye(size)))
+    return candidate.errors(unit(size, i) for i in (0, *range(1 + d, size)))
+
+
+def _unasked(x: np.ndarray) -> Ends:
+    """No interval for any entry, in no memory."""
+    nothing = np.broadcast_to(np.nan, x.shape)
+    return Ends(x, nothing, nothing, nothing, np.broadcast_to(np.asarray("not asked"), x.shape))
 
 
 def _cut(ends: Ends, first: int, last: int) -> Ends:
@@ -223,12 +245,22 @@ def _edges(row: Row) -> tuple[int, int]:
     return row.rows.start, row.rows.stop
 
 
-def _objective(ends: Ends, error: float, skew: float, confidence: float) -> Estimate:
-    """With both ends moved to where rare large losses may not have been seen."""
-    below, above = reaches(error, skew, confidence)
+def _objective(ends: Ends, error: float, candidate: Candidate, confidence: float) -> Estimate:
+    """With both ends moved to where rare large losses may not have been seen.
+
+    Where noise matters to second order its share is at worst that of one square, less its mean.
+    """
+    below, above = reaches(error, candidate.skew, confidence)
     normal = quantile(confidence) * error
     estimate, own, low, high = (float(part[0]) for part in ends[:4])
-    return Estimate(estimate, own, low + normal - below, high - normal + above, str(ends.law[0]))
+    if not _is_second_order(error, candidate):
+        return Estimate(estimate, own, low + normal - below, high - normal + above, str(ends.law[0]))
+    more = candidate.second * (quantile((1 + confidence) / 2) ** 2 - 1) / np.sqrt(2)
+    return Estimate(estimate, np.nan, low - more, high + more, "conservative")
+
+
+def _is_second_order(error: float, candidate: Candidate) -> bool:
+    return bool(candidate.second > SECOND * error)
 
 
 def _multiplier(ends: Ends, row: Row, candidate: Candidate) -> Estimate:
@@ -272,6 +304,15 @@ def _about(sample: Sample) -> str:
         return f"about the distribution, from {total(sample):,} draws"
     clusters = f" in {sample.count:,} clusters" if sample.count else ""
     return f"about the distribution behind the data, from {' + '.join(data)} rows{clusters}"
+
+
+def _objective_notes(error: float, candidate: Candidate) -> tuple[str, ...]:
+    if not _is_second_order(error, candidate):
+        return ()
+    return (
+        "the objective hardly changes with the samples to first order (as a sum of squares near 0 does), so its law is "
+        "not normal: its interval is conservative.",
+    )
 
 
 def _distance(off: float) -> tuple[str, ...]:

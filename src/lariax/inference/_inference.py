@@ -1,7 +1,7 @@
 """What is known of the solution, and how precisely."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -61,9 +61,12 @@ class Candidate(NamedTuple):
         x, multipliers: of the solution, as vectors; multipliers are those of the residuals.
         objective, residuals: E f and E r there.
         covariance: of several numbers, from their derivatives in (E f, x, y, r), stacked.
+        errors: their standard errors, from the same one after another.
         determined: which multipliers are.
         skew: the third cumulant of the objective's estimate.
+        second: the standard deviation of what noise adds to the objective to second order.
         product: of the covariance of x with a vector.
+        off: how many standard errors a vector is from x; of a large x in the mean, or in the largest entry.
     """
 
     x: np.ndarray
@@ -71,9 +74,12 @@ class Candidate(NamedTuple):
     objective: float
     residuals: np.ndarray
     covariance: Callable[[Float[np.ndarray, "q p"]], Float[np.ndarray, "q q"]]
+    errors: Callable[[Iterable[np.ndarray]], np.ndarray]
     determined: np.ndarray
     skew: float
+    second: float
     product: Callable[[np.ndarray], np.ndarray]
+    off: Callable[[np.ndarray], float]
 
 
 class Row(NamedTuple):
@@ -162,7 +168,7 @@ class Inference:
             value, gradients = self._linearized(function, candidate)
             shape = value.shape
             values.append(value.ravel())
-            errors.append(standard_errors(candidate.covariance(gradients)))
+            errors.append(candidate.errors(gradients))
         ends = hull(np.stack(values), np.stack(errors), self.confidence)
         return Estimate(*(part.reshape(shape) for part in ends))
 
@@ -175,7 +181,7 @@ class Inference:
                 f"{self.warnings[0] if self.warnings else ''} Look at the interval of inference.of(restriction)."
             )
         value, gradients = self._linearized(restriction, self.candidates[0])
-        covariance = self.candidates[0].covariance(gradients)
+        covariance = self.candidates[0].covariance(np.stack(list(gradients)))
         rank = int(np.linalg.matrix_rank(covariance, hermitian=True))
         if rank < value.size:
             raise ValueError(
@@ -220,8 +226,10 @@ class Inference:
                 'result.inference(method="sandwich").'
             )
 
-    def _linearized(self, function: Callable[..., Any], candidate: Candidate) -> tuple[np.ndarray, np.ndarray]:
-        """A function of the solution, and its derivatives in (E f, x, y, r), one row for each of its values."""
+    def _linearized(
+        self, function: Callable[..., Any], candidate: Candidate
+    ) -> tuple[np.ndarray, Iterator[np.ndarray]]:
+        """A function of the solution, and its derivatives in (E f, x, y, r), one value after another."""
         form = self.form
         assert form is not None
         both = _takes_multipliers(function)
@@ -235,11 +243,12 @@ class Inference:
         value, pull = jax.vjp(flat, x, y)
         if not jnp.issubdtype(value.dtype, jnp.floating):
             raise TypeError(f"the function must return numbers of floating point, found {value.dtype}.")
-        rows = np.zeros((value.size, 1 + form.d + 2 * form.m))
-        for i, unit in enumerate(np.eye(value.size)):
-            of_x, of_y = pull(jnp.asarray(unit, value.dtype).reshape(value.shape))
-            rows[i, 1 : 1 + form.d], rows[i, 1 + form.d : 1 + form.d + form.m] = of_x, of_y
-        return np.asarray(value, float), rows
+
+        def row(i: int) -> np.ndarray:
+            of_x, of_y = pull(jnp.asarray(unit(value.size, i), value.dtype).reshape(value.shape))
+            return np.concatenate([[0.0], of_x, of_y, np.zeros(form.m)])
+
+        return np.asarray(value, float), map(row, range(value.size))
 
 
 def _takes_multipliers(function: Callable[..., Any]) -> bool:
@@ -285,6 +294,13 @@ def reaches(error: float, skew: float, confidence: float) -> tuple[float, float]
         return t * error, t * error
     below, above = (3 / g * (np.cbrt(1 + g * (side * t - g / 6)) - 1) for side in (1, -1))
     return float(below * error), float(-above * error)
+
+
+def unit(size: int, place: int) -> np.ndarray:
+    """0 but for a 1."""
+    vector = np.zeros(size)
+    vector[place] = 1
+    return vector
 
 
 def quantile(confidence: float) -> float:

@@ -1,27 +1,24 @@
 """Error bars without matrices: Hessian-vector products, MINRES, and forward differentiation sample by sample.
 
 The curvature and the noise are estimated from some of the samples, the means from all of them. x keeps to the face of
-its set: the proximal map tells the directions in which it may move, and how the face bends. With M_t the derivative of
-the proximal map of step t at x - t g, P the projection on the face's tangents and B its curvature,
-M_t = (1 + t B)^-1 P, so
-
-    P = 2 M_t - M_2t + O((t B)^2),      B = (M_t - M_2t) / t + O(t B^2)
+its set, which the proximal map tells. Numbers are dealt with one after another, so that however many there are, a few
+vectors like x are held.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-import scipy
 from lariax.inference._errors import InferenceError
-from lariax.inference._inference import Candidate, standard_errors
-from lariax.inference._models import choices_of
-from lariax.inference._moments import Load, Sample, covariance, means, product, weighted
+from lariax.inference._inference import Candidate, unit
+from lariax.inference._krylov import Both, System, minres, tangent_and_bend
+from lariax.inference._models import KINKED, REACH, choices_of, kinked
+from lariax.inference._moments import Load, Means, Sample, covariance, means, weighted
 from lariax.inference._samples import part_of
 from lariax.oracle import Oracle
 from lariax.prox import Zero
@@ -32,6 +29,7 @@ VARIED = 2048  # samples for the noise
 MOST_STEPS = 8  # of Newton's method
 SMALL = 0.01  # of the noise: a residual that counts as none
 PRECISE, MOST_PRODUCTS = 1e-5, 400  # of MINRES
+INEXACT = 100  # times as long the residual may be by rounding
 FLAT = 1e-3  # by which a projection may change what it projected
 UNEXPLAINED = 0.3  # of a right-hand side, on other samples than those it was solved with
 
@@ -45,169 +43,129 @@ class Large(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """A point, its multipliers, and how x may move there."""
+    """A point with the rows that are active, what was seen there, and K."""
 
     sample: Sample
-    curved: Sample
     varied: Sample
-    z: Vector
-    y: Vector
-    along: Callable[[Vector], Vector]
-    bend: Callable[[Vector], Vector]
+    system: System
+    seen: Means
+
+    @property
+    def active(self) -> Bool[np.ndarray, " m"]:
+        return np.asarray(self.system.active)
+
+    @property
+    def point(self) -> tuple[Array, Array]:
+        return self.system.z, self.system.y
+
+    @property
+    def residual(self) -> Both:
+        """Of the optimality conditions, along the face and for the active rows."""
+        return self.masked(self.seen.gradient, self.seen.residuals)
+
+    def masked(self, of_z: Any, of_y: Any) -> Both:
+        dtype = self.system.z.dtype
+        return self.system.kept(jnp.asarray(of_z, dtype), jnp.asarray(of_y, dtype))
 
 
-def fitted_large(sample: Sample, z: Vector, y: Vector, threshold: float) -> Large:
+def fitted_large(sample: Sample, z: Array, y: Vector, threshold: float) -> Large:
     """Newton's method with the rows active that have a multiplier, then the others looked at one by one."""
     if not isinstance(sample.oracle.problem.regularizer, Zero):
         raise InferenceError(
             "beyond 300 entries of x a regularizer has no error bars. Put a smooth one into the objective; for others "
             "fix the entries that it sets to 0, and infer the rest."
         )
-    curved, varied = part_of(sample, CURVED, 1), part_of(sample, VARIED, 2)
+    place = _settled(sample, z, y)
+    _check_curvature(place)
+    own = candidate_of(place)
+    inequality = np.asarray(sample.oracle.inequality)
+    ambiguous = _ambiguous(own, place.active, inequality, threshold)
+    others, complete = choices_of(place.active, ambiguous)
+    return Large([own, *(_otherwise(place, active) for active in others)], ambiguous, complete)
+
+
+def _settled(sample: Sample, z: Array, y: Vector) -> _Place:
+    """The solution on the samples, by Newton's method."""
     inequality = np.asarray(sample.oracle.inequality)
     active = ~inequality | (y > 0)
-    place, residual = _moved_to(sample, curved, varied, z, y)
+    curved, varied = part_of(sample, CURVED, 1), part_of(sample, VARIED, 2)
+    place = _place(sample, curved, varied, z, y, active)
     _check_face(place)
-    rounding = np.finfo(sample.oracle.dtype).eps * (1 + _length(z, *residual))
-    least = max(SMALL * _length(*_noise(sample, z, y)), 16 * rounding)
+    sizes = [_length(part) for part in (place.system.z, *place.seen[1:])]
+    rounding = 16 * float(np.finfo(sample.oracle.dtype).eps) * (1 + sum(sizes))
+    least: float = max(SMALL * float(_noise(place).length()), rounding)
     for _ in range(MOST_STEPS):
-        if _length(residual[0], residual[1][active]) <= least:
-            break
-        dz, dy = solve(place, active, -residual[0], -residual[1])
-        z, y = _within(sample.oracle, place.z + dz), np.where(active, place.y + dy, 0)
-        active = ~inequality | (active & (y > 0)) | (~active & (residual[1] > 0))
-        place, residual = _moved_to(sample, curved, varied, z, np.where(active, y, 0))
-    else:
-        raise InferenceError(
-            "Newton's method does not settle on these samples: x is not near a solution. Solve longer."
-        )
-    _check_curvature(place, active)
-    own = candidate_of(place, active, residual[1])
-    ambiguous = _ambiguous(place, own, active, inequality, threshold)
-    others, complete = choices_of(active, ambiguous)
-    candidates = [own]
-    for other in others:
-        dz, dy = solve(place, other, -residual[0] + _pulled(place, np.where(other, 0, place.y)), -residual[1])
-        there = place._replace(z=place.z + dz, y=np.where(other, place.y + dy, 0))
-        values = residual[1] + _pushed(place, dz)
-        candidates.append(candidate_of(there, other, values))
-    return Large(candidates, ambiguous, complete)
+        if float(place.residual.length()) <= least:
+            return place
+        dz, dy = solve(place, place.residual.scaled(-1))
+        z = _within(sample.oracle, place.system.z + dz)
+        y = np.where(active, np.asarray(place.system.y + dy), 0)
+        active = ~inequality | (active & (y > 0)) | (~active & (np.asarray(place.seen.residuals) > 0))
+        place = _place(sample, curved, varied, z, np.where(active, y, 0), active)
+    raise InferenceError(
+        "Newton's method does not settle on these samples: x is not near a solution, or a function has kinks (max, "
+        "abs, a hinge). Solve longer, or round the kinks off."
+    )
 
 
-def _moved_to(sample: Sample, curved: Sample, varied: Sample, z: Vector, y: Vector) -> tuple[_Place, Any]:
-    """The place, and (gradient of the Lagrangian along the face, residuals) there."""
-    dtype = sample.oracle.dtype
-    seen = means(sample, jnp.asarray(z, dtype), jnp.asarray(y, dtype))
-    gradient = np.asarray(seen.gradient, float)
-    face = Face(sample.oracle, jnp.asarray(z, dtype), jnp.asarray(gradient, dtype))
-    place = _Place(sample, curved, varied, z, y, face.along, face.bend)
-    return place, (face.along(gradient), np.asarray(seen.residuals, float))
+def _place(sample: Sample, curved: Sample, varied: Sample, z: Any, y: Any, active: Vector) -> _Place:
+    point = jnp.asarray(z, sample.oracle.dtype), jnp.asarray(y, sample.oracle.dtype)
+    seen = means(sample, *point)
+    return _Place(sample, varied, System(curved, *point, seen.gradient, jnp.asarray(active)), seen)
 
 
-def _within(oracle: Oracle, z: Vector) -> Vector:
+def _within(oracle: Oracle, z: Array) -> Array:
     """The nearest point of the set."""
-    nearest = oracle.problem.within.project(oracle.coordinates.unravel(jnp.asarray(z, oracle.dtype), cast=False))
-    return np.asarray(oracle.coordinates.ravel(nearest), float)
+    return oracle.coordinates.ravel(oracle.problem.within.project(oracle.coordinates.unravel(z, cast=False)))
 
 
-def _noise(sample: Sample, z: Vector, y: Vector) -> tuple[Vector, Vector]:
+def _noise(place: _Place) -> Both:
     """A vector with the covariance of the noise of (gradient of the Lagrangian, residuals): from two parts of the
     samples, as far apart as these means are."""
-    dtype, size = sample.oracle.dtype, int(sample.steps) * sample.oracle.batch_size
+    sample = place.sample
+    size = int(sample.steps) * sample.oracle.batch_size
     most = max(1, min(VARIED, size // 2))
-    point = jnp.asarray(z, dtype), jnp.asarray(y, dtype)
-    one, other = (means(part_of(sample, most, number), *point) for number in (4, 5))
-    of_z, of_y = (np.asarray(a - b, float) for a, b in zip(one[1:], other[1:], strict=True))
+    one, other = (means(part_of(sample, most, number), *place.point) for number in (4, 5))
     scale = np.sqrt(most / (2 * size))
-    return scale * of_z, scale * of_y
-
-
-def _optimism(place: _Place, active: Bool[np.ndarray, " m"]) -> float:
-    """By how much the least value on the samples is too low on average: F^T K^-1 F / 2, with F as the noise."""
-    of_z, of_y = _noise(place.sample, place.z, place.y)
-    dz, dy = solve(place, active, of_z, of_y)
-    return float(of_z @ dz + of_y @ dy) / 2
-
-
-class Face(NamedTuple):
-    """Where x lies on its set, and the gradient that presses it there."""
-
-    oracle: Oracle
-    z: Array
-    gradient: Array
-
-    def along(self, vector: Vector) -> Vector:
-        """A direction, as far as x can move that way."""
-        return vector if self.oracle.is_free else self._seen(vector)[0]
-
-    def bend(self, vector: Vector) -> Vector:
-        """What the curvature of the face adds to that of the Lagrangian."""
-        return np.zeros_like(vector) if self.oracle.is_free else self._seen(vector)[1]
-
-    def _seen(self, vector: Vector) -> tuple[Vector, Vector]:
-        along, bend = _tangent_and_bend(*self, jnp.asarray(vector, self.z.dtype))
-        return np.asarray(along, float), np.asarray(bend, float)
-
-
-@eqx.filter_jit
-def _tangent_and_bend(oracle: Oracle, z: Array, gradient: Array, vector: Array) -> tuple[Array, Array]:
-    step = jnp.cbrt(jnp.finfo(z.dtype).eps) * (1 + jnp.linalg.norm(z)) / (1 + jnp.linalg.norm(gradient))
-
-    def derivative(times: float) -> Array:
-        def prox(point: Array) -> Array:
-            return oracle.prox(point, times * step)
-
-        return jax.jvp(prox, (z - times * step * gradient,), (vector,))[1]
-
-    once, twice = derivative(1.0), derivative(2.0)
-    return 2 * once - twice, (once - twice) / step
+    return place.masked(one.gradient - other.gradient, one.residuals - other.residuals).scaled(scale)
 
 
 # --- solving
 
 
-def apply(place: _Place, active: Vector, dz: Vector, dy: Vector, other: bool = False) -> tuple[Vector, Vector]:
-    """K (dz, dy), on the samples for the curvature."""
-    sample = part_of(place.sample, CURVED, 3) if other else place.curved
-    dtype = sample.oracle.dtype
-    arrays = (jnp.asarray(part, dtype) for part in (place.z, place.y, place.along(dz), np.where(active, dy, 0)))
-    of_z, of_y = product(sample, *arrays)
-    return place.along(np.asarray(of_z, float) + place.bend(dz)), np.where(active, np.asarray(of_y, float), 0)
-
-
-def solve(place: _Place, active: Bool[np.ndarray, " m"], of_z: Vector, of_y: Vector) -> tuple[Vector, Vector]:
-    """K^-1 (of_z, of_y) along the face, by MINRES."""
-    d = place.z.size
-    right = np.concatenate([place.along(of_z), of_y[active]])
-    if not np.any(right):
-        return np.zeros(d), np.zeros(active.size)
-
-    def matvec(vector: Vector) -> Vector:
-        dy = np.zeros(active.size)
-        dy[active] = vector[d:]
-        found = apply(place, active, vector[:d], dy)
-        return np.concatenate([found[0], found[1][active]])
-
-    operator = scipy.sparse.linalg.LinearOperator((right.size, right.size), matvec=matvec, dtype=float)
-    found, info = scipy.sparse.linalg.minres(operator, right, rtol=PRECISE, maxiter=MOST_PRODUCTS)
-    if info != 0:
+def solve(place: _Place, right: Both) -> Both:
+    """K^-1 right along the face."""
+    size = float(right.length())
+    if not size:
+        return right
+    found, left = _minres(place.system, right, MOST_PRODUCTS)
+    precise = max(PRECISE, INEXACT * float(jnp.finfo(right.z.dtype).eps))
+    if not float(left) <= INEXACT * precise * size:
         raise InferenceError(
             f"the curvature is too uneven for {MOST_PRODUCTS} Hessian-vector products, or a direction has none. "
             "Scale the entries of x to like curvature, and fix redundant ones."
         )
-    dy = np.zeros(active.size)
-    dy[active] = found[d:]
-    return place.along(found[:d]), dy
+    return found if place.sample.oracle.is_free else place.masked(*found)
 
 
-def _signs(place: _Place) -> Vector:
-    return np.random.default_rng(0).choice([-1.0, 1.0], place.z.size)
+def times(system: System, vector: Both) -> Both:
+    """K vector."""
+    return _minres(system, vector, 0)[0]
+
+
+def _minres(system: System, right: Both, most: int) -> tuple[Both, Array]:
+    return minres(system, right, jnp.asarray(PRECISE, right.z.dtype), jnp.asarray(most, jnp.int32))
+
+
+def _signs(place: _Place) -> Both:
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], place.system.z.size)
+    return place.masked(signs, np.zeros(place.active.size))
 
 
 def _check_face(place: _Place) -> None:
     """Refuse where the proximal map does not tell the face: its derivative must project on the tangents."""
-    once = place.along(_signs(place))
-    if not _length(place.along(once) - once) <= FLAT * _length(once):
+    once = _signs(place).z
+    if not _length(place.system.along(once) - once) <= FLAT * _length(once):
         raise InferenceError(
             f"the derivative of the projection on {type(place.sample.oracle.problem.simple).__name__} does not tell "
             "the directions in which x can move there: x lies on an edge of it, or is large. Write the set as "
@@ -215,91 +173,126 @@ def _check_face(place: _Place) -> None:
         )
 
 
-def _check_curvature(place: _Place, active: Bool[np.ndarray, " m"]) -> None:
+def _check_curvature(place: _Place) -> None:
     """Refuse where so few samples do not determine the curvature: other samples must explain the same step."""
-    right = place.along(_signs(place))
-    found = solve(place, active, right, np.zeros(active.size))
-    seen = apply(place, active, *found, other=True)
-    if _length(seen[0] - right) > UNEXPLAINED * _length(right):
+    right = _signs(place)
+    other = replace(place.system, sample=part_of(place.sample, CURVED, 3))
+    seen = times(other, solve(place, right))
+    if _length(seen.z - right.z) > UNEXPLAINED * _length(right.z):
         raise InferenceError(
             "the curvature differs too much between samples to be known from these: there are more variables than the "
             "samples can tell apart. Draw more, or ask for fewer variables."
         )
 
 
+def _check_smooth(place: _Place, noise: Both, moved: Both) -> None:
+    """Refuse functions whose mean gradient changes otherwise than its derivative says, within reach of the noise.
+
+    As K (dz, dy) = noise, the gradient of the Lagrangian changes by the noise along (dz, dy).
+    """
+    system, (dz, dy) = place.system, moved
+    ahead, behind = (means(system.sample, system.z + t * dz, system.y + t * dy).gradient for t in (REACH, -REACH))
+    seen = system.along(ahead - behind) / (2 * REACH)
+    expected = noise.z
+    if not system.oracle.is_free:
+        expected = expected - system.along(tangent_and_bend(system.oracle, system.z, system.gradient, dz)[1])
+    off, size = _length(seen - expected), _length(expected)
+    if off > KINKED * size + np.sqrt(np.finfo(system.oracle.dtype).eps) * _length(seen):
+        raise kinked(off / max(size, 1e-300))
+
+
 # --- what noise does
 
 
-def candidate_of(place: _Place, active: Bool[np.ndarray, " m"], residuals: Vector) -> Candidate:
-    m = active.size
+def candidate_of(place: _Place) -> Candidate:
+    """The numbers at a place, and how precise they are."""
+    active, m = place.active, place.active.size
+    noise = _noise(place)
+    moved = solve(place, noise)  # with the covariance of the estimate
+    optimism = float(noise.dot(moved)) / 2
+    sizes = _length(moved.z), float(jnp.max(jnp.abs(moved.z), initial=0))
+    _check_smooth(place, noise, moved)
+    del noise, moved  # each as long as x
 
-    def spread(gradients: Float[np.ndarray, "q p"]) -> Float[np.ndarray, "q q"]:
-        return _covariance(place, [_load(place, active, row) for row in gradients])
+    def errors(rows: Iterable[Vector]) -> Vector:
+        loads = (_load(place, row) for row in rows)
+        variances = [0.0 if load is None else float(_covariance(place, [load])[0, 0]) for load in loads]
+        return np.sqrt(np.maximum(variances, 0))
 
-    def times(vector: Vector) -> Vector:
-        load = _load(place, active, np.concatenate([[0.0], vector, np.zeros(2 * m)]))
-        dtype = place.sample.oracle.dtype
-        found = weighted(place.varied, jnp.asarray(place.z, dtype), jnp.asarray(place.y, dtype), load)
-        of_z, of_y = (np.asarray(part, float) for part in found)
-        return -solve(place, active, of_z, of_y)[0]
+    def spread(rows: Float[Vector, "q p"]) -> Float[Vector, "q q"]:
+        loads = [_load(place, row) for row in rows]
+        return _covariance(place, [_no_load(place) if load is None else load for load in loads])
 
-    at = means(place.sample, *(jnp.asarray(part, place.sample.oracle.dtype) for part in (place.z, place.y)))
-    objective = float(at.objective) + _optimism(place, active)
-    held = np.where(active, 0, residuals)
-    return Candidate(place.z, place.y, objective, held, spread, np.ones(m, bool), 0.0, times)
+    def times_covariance(vector: Vector) -> Vector:
+        load = _load(place, np.concatenate([[0.0], vector, np.zeros(2 * m)]))
+        found = weighted(place.varied, *place.point, _no_load(place) if load is None else load)
+        return -np.asarray(solve(place, place.masked(*found)).z, float)
+
+    def off(apart: Vector) -> float:
+        ratios = [a / s for a, s in zip((_length(apart), np.max(np.abs(apart))), sizes, strict=True) if s > 0]
+        return float(max(ratios, default=0.0))
+
+    values = np.where(active, 0, np.asarray(place.seen.residuals, float))
+    z, y = (np.asarray(part, float) for part in place.point)
+    objective = float(place.seen.objective) + optimism
+    return Candidate(z, y, objective, values, spread, errors, np.ones(m, bool), 0.0, 0.0, times_covariance, off)
 
 
-def _load(place: _Place, active: Bool[np.ndarray, " m"], row: Vector) -> Load:
-    """What a number takes of the means, from its derivative in (E f, x, y, r)."""
-    d, m = place.z.size, active.size
-    of_f, of_x, of_y, of_r = row[0], row[1 : 1 + d], row[1 + d : 1 + d + m], row[1 + d + m :]
-    of_r = np.where(active, 0, of_r)  # active rows hold, whatever the noise
-    right = of_x + (_pulled(place, of_r) if of_r.any() else 0)
-    dz, dy = solve(place, active, right, np.where(active, of_y, 0))
-    dtype = place.sample.oracle.dtype
-    of_means = of_f * np.where(active, place.y, 0) + of_r - dy  # of the objective by the envelope theorem
-    return Load(*(jnp.asarray(part, dtype) for part in (of_f, -dz, of_means)))
+def _load(place: _Place, row: Vector) -> Load | None:
+    """What a number takes of the means, from its derivative in (E f, x, y, r); None: nothing."""
+    d, active, m = place.system.z.size, place.active, place.active.size
+    of_f, of_x, of_y = row[0], row[1 : 1 + d], row[1 + d : 1 + d + m]
+    of_r = np.where(active, 0, row[1 + d + m :])  # active rows hold, whatever the noise
+    right = place.masked(of_x, of_y)
+    if of_r.any():
+        right = right._replace(z=right.z + place.system.along(_pulled(place, of_r)))
+    if not of_f and not of_r.any() and not float(right.length()):
+        return None
+    dz, dy = solve(place, right)
+    of_means = of_f * place.system.held(place.system.y) + of_r - dy  # of the objective by the envelope theorem
+    dtype = dz.dtype
+    return Load(jnp.asarray(of_f, dtype), -dz, of_means.astype(dtype))
+
+
+def _no_load(place: _Place) -> Load:
+    z, y = place.point
+    return Load(jnp.zeros((), z.dtype), jnp.zeros_like(z), jnp.zeros_like(y))
 
 
 def _covariance(place: _Place, loads: list[Load]) -> Float[np.ndarray, "q q"]:
-    dtype = place.sample.oracle.dtype
     stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *loads)
-    found = covariance(place.varied, jnp.asarray(place.z, dtype), jnp.asarray(place.y, dtype), stacked)
-    return np.asarray(found, float)
+    return np.asarray(covariance(place.varied, *place.point, stacked), float)
 
 
-def _pulled(place: _Place, weights: Vector) -> Vector:
-    """J^T w"""
-    return _product(place, np.zeros_like(place.z), weights)[0]
+def _pulled(place: _Place, weights: Any) -> Array:
+    """J^T w along the face, whether rows are active or not."""
+    z, y = place.point
+    system = replace(place.system, active=jnp.ones_like(place.system.active))
+    return times(system, Both(jnp.zeros_like(z), jnp.asarray(weights, y.dtype))).z
 
 
-def _pushed(place: _Place, dz: Vector) -> Vector:
-    """J dz"""
-    return _product(place, dz, np.zeros_like(place.y))[1]
-
-
-def _product(place: _Place, dz: Vector, dy: Vector) -> tuple[Vector, Vector]:
-    dtype = place.sample.oracle.dtype
-    found = product(place.curved, *(jnp.asarray(part, dtype) for part in (place.z, place.y, dz, dy)))
-    return np.asarray(found[0], float), np.asarray(found[1], float)
+def _otherwise(place: _Place, active: Bool[np.ndarray, " m"]) -> Candidate:
+    """With other rows active: a step of Newton's method from the solution."""
+    other = place._replace(system=replace(place.system, active=jnp.asarray(active)))
+    dropped = _pulled(place, jnp.where(active, 0, place.system.y))
+    right = other.masked(dropped - place.seen.gradient, -place.seen.residuals)
+    dz, dy = solve(other, right)
+    z = _within(place.sample.oracle, place.system.z + dz)
+    y = np.where(active, np.asarray(place.system.y + dy), 0)
+    return candidate_of(_place(place.sample, place.system.sample, place.varied, z, y, active))
 
 
 def _ambiguous(
-    place: _Place, own: Candidate, active: Bool[np.ndarray, " m"], inequality: Bool[np.ndarray, " m"], threshold: float
+    own: Candidate, active: Bool[np.ndarray, " m"], inequality: Bool[np.ndarray, " m"], threshold: float
 ) -> Bool[np.ndarray, " m"]:
     """Inequalities whose multiplier, or whose slack, is not `threshold` standard errors above 0."""
-    places = np.flatnonzero(inequality)
-    if not places.size:
-        return np.zeros_like(inequality)
-    d, m = place.z.size, active.size
-    rows = np.zeros((places.size, 1 + d + 2 * m))
-    rows[np.arange(places.size), 1 + d + places + np.where(active[places], 0, m)] = 1
-    errors = standard_errors(own.covariance(rows))
+    places, d, m = np.flatnonzero(inequality), own.x.size, active.size
+    errors = own.errors(unit(1 + d + 2 * m, 1 + d + int(i) + (0 if active[i] else m)) for i in places)
     sizes = np.where(active, own.multipliers, -own.residuals)[places]
     ambiguous = np.zeros_like(inequality)
     ambiguous[places] = ~(sizes > threshold * errors)
     return ambiguous
 
 
-def _length(*vectors: Vector) -> float:
-    return float(np.sqrt(sum(float(v @ v) for v in vectors)))
+def _length(vector: Any) -> float:
+    return float(jnp.linalg.norm(vector))

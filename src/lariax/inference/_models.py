@@ -150,11 +150,16 @@ def _check_smooth(sample: Sample, stage: Stage) -> None:
     units = np.where(units > 0, units, np.max(units, initial=0) + np.finfo(float).tiny)
     off = _length((seen - expected) / units)
     if off > KINKED * _length(expected / units) + np.sqrt(np.finfo(dtype).eps):
-        raise InferenceError(
-            "within three standard errors of x the mean gradient changes otherwise than its derivative says "
-            f"(off by {off / max(_length(expected / units), 1e-300):.0%}): a function has kinks (max, abs, a hinge), "
-            "or there are too few samples for the normal law. Round the kinks off, or draw more."
-        )
+        raise kinked(off / max(_length(expected / units), 1e-300))
+
+
+def kinked(share: float) -> InferenceError:
+    """Why there are no error bars where the derivative does not explain such a share of a change."""
+    return InferenceError(
+        "within three standard errors of x the mean gradient changes otherwise than its derivative says "
+        f"(off by {share:.0%}): a function has kinks (max, abs, a hinge), or there are too few samples for the normal "
+        "law. Round the kinks off, or draw more."
+    )
 
 
 # --- rows that may be active or not

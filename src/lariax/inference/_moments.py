@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from lariax.certificate import AbstractFeed, Feeds, View, batch_of, shares
+from lariax.compilation import compiled
 from lariax.inference._groups import EachGroup
 from lariax.oracle import Batch, Oracle, Rows, Vector
 
@@ -123,7 +124,7 @@ class _Scatter(NamedTuple):
         return _Scatter(total, self.mean + share * step, squares, self.load, cubes)
 
 
-@eqx.filter_jit
+@compiled(briefly=True)
 def means(sample: Sample, z: Vector, y: Multipliers) -> Means:
     """The means alone."""
 
@@ -144,7 +145,7 @@ def _means_of_step(sample: Sample, z: Vector, y: Multipliers, batch: Batch, step
     return Means(jnp.sum(view.objective * view.look.objective), view.pull(sample.oracle.split(y)), residuals)
 
 
-@eqx.filter_jit
+@compiled(briefly=True)
 def moments(sample: Sample, z: Vector, y: Multipliers) -> Moments:
     """All of it, by one Hessian-vector product for each entry of x and one gradient for each sample."""
     size = 1 + sample.oracle.dimension + sample.oracle.rows
@@ -234,7 +235,7 @@ def _of_the_mean(sample: Sample, source: int, scatter: PyTree) -> Float[Array, "
 # --- without a matrix
 
 
-@eqx.filter_jit
+@compiled(briefly=True)
 def product(sample: Sample, z: Vector, y: Multipliers, dz: Vector, dy: Multipliers) -> tuple[Vector, Multipliers]:
     """The derivative of (gradient of the Lagrangian, E r) along (dz, dy): one Hessian-vector product a sample."""
 
@@ -259,7 +260,7 @@ class Load(NamedTuple):
     residuals: Multipliers
 
 
-@eqx.filter_jit
+@compiled(briefly=True)
 def covariance(sample: Sample, z: Vector, y: Multipliers, loads: Load) -> Float[Array, "q q"]:
     """Of several numbers, each a linear function of the means: forward differentiation along each, no gradient is kept.
 
@@ -303,7 +304,7 @@ def _loaded(sample: Sample, z: Vector, y: Multipliers, batch: Batch, loads: Load
         yield total.T
 
 
-@eqx.filter_jit
+@compiled(briefly=True)
 def weighted(sample: Sample, z: Vector, y: Multipliers, load: Load) -> tuple[Vector, Multipliers]:
     """The covariance of one load with all of (gradient of the Lagrangian, E r), as means over the samples."""
     one = jax.tree.map(lambda part: part[None], load)

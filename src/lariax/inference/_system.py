@@ -77,10 +77,14 @@ class Model(NamedTuple):
     def covariance(self, noise: Float[np.ndarray, "p p"]) -> Float[np.ndarray, "q q"]:
         return self.response @ noise @ self.response.T
 
-    def optimism(self, noise: Float[np.ndarray, "p p"]) -> float:
-        """By how much the least value on the samples is too low on average: tr(K^-1 cov F) / 2, to second order."""
+    def second_order(self, noise: Float[np.ndarray, "p p"]) -> tuple[float, float]:
+        """Of F^T K^-1 F / 2, which the noise F takes off the least value on the samples: mean and standard deviation.
+
+        They are tr(M) / 2 and (tr(M^2) / 2)^(1/2), with M = K^-1 cov F.
+        """
         p = len(noise) - 1  # of x and of the constraints' multipliers, which come first
-        return -float(np.sum(self.response[1 : 1 + p, :] * noise[1:, :])) / 2
+        matrix = -self.response[1 : 1 + p, 1:] @ noise[1:, 1:]
+        return float(np.trace(matrix)) / 2, float(np.sqrt(max(np.sum(matrix * matrix.T), 0) / 2))
 
 
 def solved(local: Local, active: Bool[np.ndarray, " M"], with_response: bool = True) -> Model:

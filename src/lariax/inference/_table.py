@@ -1,5 +1,6 @@
 """Error bars to look at: in a terminal, in a notebook, as plain text, as a frame."""
 
+import math
 from collections.abc import Iterator
 from html import escape
 from io import StringIO
@@ -13,6 +14,7 @@ from rich.text import Text
 from lariax.problem import visible
 from lariax.utils import narrow_table
 
+MOST_PLACES = 6  # behind the point, before numbers are written with an exponent
 MOST_ROWS = 40  # of x, and of each constraint, in a table to look at
 _HEAD = ("", "estimate", "standard error", "low", "high", "law")
 _PARTS = ("estimate", "standard_error", "low", "high", "law")
@@ -28,6 +30,32 @@ class Entry(NamedTuple):
     low: float
     high: float
     law: str
+
+
+class Shown(NamedTuple):
+    """The numbers of an entry as text: as many digits as its interval tells."""
+
+    estimate: str
+    standard_error: str
+    low: str
+    high: str
+
+
+def shown(entry: Entry) -> Shown:
+    """
+    >>> from lariax.inference import Entry, shown
+    >>> shown(Entry("x", "x[0]", 100.0, 0.025, 99.951, 100.049, "normal"))
+    Shown(estimate='100.000', standard_error='0.025', low='99.951', high='100.049')
+    """
+    width = (entry.high - entry.low) / 4
+    places = 1 - math.floor(math.log10(width)) if math.isfinite(width) and width > 0 else None
+    form = f".{places}f" if places is not None and 0 <= places <= MOST_PLACES else ".4g"
+    estimate, low, high = (_text(value, form) for value in (entry.estimate, entry.low, entry.high))
+    return Shown(estimate, _text(entry.standard_error, ".3g"), low, high)
+
+
+def _text(value: float, form: str) -> str:
+    return format(value, form) if math.isfinite(value) else "-"
 
 
 def entries(inference: Any, most: int | None = None) -> Iterator[Entry]:
@@ -60,10 +88,9 @@ def as_frame(inference: Any) -> Any:
 
 def _table(inference: Any) -> list[tuple[str, ...]]:
     titles = {"multipliers": "multiplier of ", "constraints": "value of "}
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for line in entries(inference, MOST_ROWS):
-        numbers = (f"{value:.4g}" if np.isfinite(value) else "-" for value in line[2:6])
-        rows.append((f"{titles.get(line.part, '')}{line.name}", *numbers, line.law))
+        rows.append((f"{titles.get(line.part, '')}{line.name}", *shown(line), line.law))
     return rows
 
 

@@ -12,13 +12,14 @@ from jaxtyping import PyTree
 from lariax.certificate import Tolerance
 from lariax.loop._budget import Budget, record_interval
 from lariax.loop._certifier import Certifier
-from lariax.loop._compiled import begin, block_layout, nonfinite
+from lariax.loop._compiled import begin, block_layout
 from lariax.loop._feed import Feeder
+from lariax.loop._finite import nonfinite
 from lariax.loop._history import Recorded
 from lariax.loop._state import OUTPUTS, RunState, Setup, has_tracers
 from lariax.methods import fitted, oracle_for, prepared
 from lariax.oracle import Oracle, as_point
-from lariax.problem import Problem, as_key, opened
+from lariax.problem import Problem, arrays_of, as_key, home_of, mesh_of, on_mesh, opened
 from lariax.utils import check_among, check_count
 
 DIVERGED = "a diverged run cannot go on. Start a new run from result.x with a smaller step size."
@@ -40,12 +41,13 @@ def from_point(problem: Problem, x0: PyTree, asked: Asked, budget: Budget) -> Ru
     check_count("batch_size", batch_size)
     check_among("output", output, OUTPUTS)
     problem, start = opened(problem, x0)
-    x = as_point(problem, start)
+    x = on_mesh(as_point(problem, start), mesh_of((start, problem.sources)))
     feeder = Feeder(problem.sources, budget.seconds)
     samples = feeder.structures()
     oracle, method, choice = fitted(problem, x, samples, asked.method, int(batch_size), budget.iterations)
     blocks = block_layout(oracle, method, samples)
-    setup = Setup(oracle, method, output, blocks, feeder, choice, budget.iterations)
+    home = home_of(arrays_of(x0)) if oracle.placement else ()
+    setup = Setup(oracle, method, output, blocks, feeder, choice, budget.iterations, home)
     _check_draws(budget, blocks.start * oracle.draws_per_iteration, setup)
     fed = feeder.start(blocks.start, blocks.length, oracle.sample_counts)
     key = as_key(0 if asked.seed is None else asked.seed)
@@ -65,6 +67,7 @@ def from_earlier(problem: Problem, x: PyTree, before: RunState | None, asked: As
     if not before.loop.finite:
         raise ValueError(DIVERGED)
     problem, x = opened(problem, x)
+    x = on_mesh(x, mesh_of((x, problem.sources)))
     setup, kept = before.setup, before.oracle.batch_size
     if asked.batch_size is not None and max(int(asked.batch_size), setup.method.needs.smallest_batch) != kept:
         raise ValueError(_keeps(f"batch_size={kept!r}, found {asked.batch_size!r}"))

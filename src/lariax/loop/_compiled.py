@@ -19,13 +19,15 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from lariax.compilation import compiled
+from lariax.loop._finite import all_finite, finite_functions
 from lariax.loop._randomness import NEVER, Randomness
 from lariax.methods import AbstractMethod, Answer, State
-from lariax.oracle import Batch, Layout, Oracle, Vector, counting
+from lariax.oracle import Batch, Layout, Oracle, counting
 from lariax.tuned.rates import next_refresh
 
 LONGEST_BLOCK = 256
 BLOCK_BYTES = 4 * 2**20
+FED_BYTES = 32 * 2**20  # a block from the host is a call of the compiled loop, which takes a millisecond or two
 FEW = 8  # parts of an array that the compiler makes by one command
 
 Packed = tuple[list[Array], State]
@@ -91,17 +93,18 @@ class Records(NamedTuple):
 
 
 def block_layout(oracle: Oracle, method: AbstractMethod, samples: tuple[PyTree | None, ...]) -> BlockLayout:
-    """As many places a block as fit `BLOCK_BYTES`, a power of two. `samples`: one sample of each source, in shape."""
-    size, needs = 0, method.needs
+    """As many places a block as fit `BLOCK_BYTES` (`FED_BYTES` from the host), a power of two. `samples`: one sample of
+    each source, in shape."""
+    size, needs = 0.0, method.needs
     for i, source in enumerate(oracle.sources):
         if source is None:
             continue
         count = oracle.samples_from(i)
         if source.from_host:
-            size += count * _bytes(samples[i])
+            size += count * _bytes(samples[i]) * BLOCK_BYTES / FED_BYTES
         else:
             size += _bytes(jax.eval_shape(lambda s=source, n=count: s.draw(jax.random.key(0), jnp.arange(1), n)))
-    length = _power_of_two(min(LONGEST_BLOCK, BLOCK_BYTES // max(size, 1)))
+    length = _power_of_two(int(min(LONGEST_BLOCK, BLOCK_BYTES // max(size, 1))))
     start = min(length, -(-needs.start_samples // oracle.batch_size))
     window = needs.refresh_samples and min(length, _power_of_two(needs.refresh_samples // oracle.batch_size))
     return BlockLayout(length, start, window)
@@ -129,7 +132,7 @@ def begin(
         batches = jax.vmap(oracle.fetch, axis_size=blocks.start)(tickets)
         point = oracle.start(x, batches.first)
         state = method.init(oracle, point, batches)
-    finite = {**_finite_functions(oracle, point, batches.first), "a gradient": _all_finite(state)}
+    finite = {**finite_functions(oracle, point, batches.first), "a gradient": all_finite(state)}
     answer = method.answer(oracle, state, jnp.ones((), oracle.dtype))
     loop = LoopState(
         key=key,
@@ -140,7 +143,7 @@ def begin(
         next_pick=jnp.int32(1 if pick else NEVER),
         next_refresh=blocks.next_refresh(jnp.int32(0)),
     )
-    return loop, finite, jnp.int32(round(sum(tally)))
+    return oracle.settled(loop), finite, jnp.int32(round(sum(tally)))
 
 
 # --- iterations
@@ -161,20 +164,63 @@ def advance(
 
     Also returns the rows recorded on the way: every iteration that `every` divides; at most `capacity`.
     """
-    tickets = oracle.draw(loop.key, jnp.arange(1), jax.tree.map(lambda rows: rows[:1], fed))
-    batches = jax.vmap(oracle.fetch, axis_size=1)(tickets)
-    any_block = _Block(oracle, method, blocks, every, *_traced(oracle, method, loop, batches, blocks))
+    any_block, empty = _any_block(oracle, method, loop, every, fed, blocks, capacity)
 
     def one_block(carry: tuple[LoopState, Records]) -> tuple[LoopState, Records]:
-        before, records = carry
-        place = blocks.block_after(before.iteration)
-        first = place - (blocks.start - 1)  # the iteration at the first place of the block
-        last = jnp.minimum(first + blocks.length - 1, stop)
-        tickets = oracle.draw(before.key, place + jnp.arange(blocks.length), fed)
-        return replace(any_block, tickets=tickets, first=first).run(before, records, last)
+        block, last = any_block.after(carry[0], stop, fed)
+        return block.run(*carry, last)
 
-    empty = Records.empty(jax.eval_shape(lambda: _row(oracle, method, loop, batches.first)), capacity)
-    return jax.lax.while_loop(lambda carry: (carry[0].iteration < stop) & carry[0].finite, one_block, (loop, empty))
+    going = lambda carry: (carry[0].iteration < stop) & carry[0].finite  # noqa: E731
+    loop, records = jax.lax.while_loop(going, one_block, (loop, empty))
+    return oracle.settled(loop), records
+
+
+@compiled()
+def sweep(
+    oracle: Oracle, method: AbstractMethod, loop: LoopState, last: int, every: int, blocks: BlockLayout
+) -> tuple[LoopState, Records]:
+    """The whole of a run that is traced, up to iteration `last`: for many at once, by `vmap`.
+
+    All of them share the calendar of records, measurements and refreshes, so that these are made when they are due; a
+    condition that differs between runs would have them made in every iteration of all. Therefore a run that leaves the
+    range of floating point is not left alone, but put back to where it was before the block, again and again.
+    """
+    stop, nothing = jnp.int32(last), (None,) * len(oracle.sources)
+    any_block, empty = _any_block(oracle, method, loop, jnp.int32(every), nothing, blocks, max(1, last // every))
+
+    def one_block(carry: tuple[LoopState, Records, Array]) -> tuple[LoopState, Records, Array]:
+        before, records, ended = carry
+        block, end = any_block.after(before, stop, nothing)
+        after, rows, _ = jax.lax.while_loop(lambda c: c[0].iteration < end, block.segment, (before, records, end))
+        sound = before.finite & all_finite(after.state)
+
+        def kept(new: PyTree, old: PyTree) -> PyTree:
+            return jax.tree.map(lambda a, b: jnp.where(sound, a, b), new, old)
+
+        state, picked = kept((after.state, after.picked), (before.state, before.picked))
+        rows = rows._replace(rows=kept(rows.rows, records.rows))
+        return after._replace(state=state, picked=picked, finite=sound), rows, jnp.where(sound, end, ended)
+
+    loop, records, ended = jax.lax.while_loop(
+        lambda carry: carry[0].iteration < stop, one_block, (loop, empty, jnp.int32(0))
+    )
+    return loop._replace(iteration=ended), records
+
+
+def _any_block(
+    oracle: Oracle,
+    method: AbstractMethod,
+    loop: LoopState,
+    every: Int[Array, ""],
+    fed: PyTree,
+    blocks: BlockLayout,
+    capacity: int,
+) -> tuple["_Block", Records]:
+    """A block without samples, and room for records."""
+    tickets = oracle.draw(loop.key, jnp.arange(1), jax.tree.map(lambda rows: rows[:1], fed))
+    batches = jax.vmap(oracle.fetch, axis_size=1)(tickets)
+    block = _Block(oracle, method, blocks, every, *_traced(oracle, method, loop, batches, blocks))
+    return block, Records.empty(jax.eval_shape(lambda: _row(oracle, method, loop, batches.first)), capacity)
 
 
 class _Counts(NamedTuple):
@@ -238,6 +284,13 @@ class _Block:
     tickets: PyTree = None
     first: Any = 0  # the iteration at its first place
 
+    def after(self, loop: LoopState, stop: Array, fed: PyTree) -> tuple["_Block", Array]:
+        """The block of the next iteration, with its samples, and the last iteration in it up to `stop`."""
+        blocks, place = self.blocks, self.blocks.block_after(loop.iteration)
+        first = place - (blocks.start - 1)  # the iteration at the first place of the block
+        tickets = self.oracle.draw(loop.key, place + jnp.arange(blocks.length), fed)
+        return replace(self, tickets=tickets, first=first), jnp.minimum(first + blocks.length - 1, stop)
+
     def run(self, before: LoopState, records: Records, last: Array) -> tuple[LoopState, Records]:
         """Up to iteration `last`, or to the last one that is finite."""
 
@@ -245,8 +298,8 @@ class _Block:
             """From the start of the block up to `until`, kept if finite; if not, the end is sought by bisection."""
             sound, kept, bad, until = carry
             start = (before, records, until)
-            new, rows, _ = jax.lax.while_loop(lambda c: c[0].iteration < until, self._segment, start)
-            finite = _all_finite(new.state)
+            new, rows, _ = jax.lax.while_loop(lambda c: c[0].iteration < until, self.segment, start)
+            finite = all_finite(new.state)
             sound, kept = jax.lax.cond(finite, lambda: (new, rows), lambda: (sound, kept))
             bad = jnp.where(finite, bad, until)
             return sound, kept, bad, (sound.iteration + bad) // 2
@@ -256,7 +309,7 @@ class _Block:
         )
         return sound._replace(finite=sound.iteration == last), kept
 
-    def _segment(self, carry: tuple[LoopState, Records, Array]) -> tuple[LoopState, Records, Array]:
+    def segment(self, carry: tuple[LoopState, Records, Array]) -> tuple[LoopState, Records, Array]:
         """Up to the next event: a record, a pick, a refresh."""
         loop, records, until = carry
         next_record = (loop.iteration // self.every + 1) * self.every
@@ -315,7 +368,7 @@ class _Block:
         tickets = jax.tree.map(lambda t: jax.lax.dynamic_slice_in_dim(t, back, window), self.tickets)
         key = jax.random.fold_in(Randomness.REFRESHES.of(loop.key), loop.iteration)
         new = self.method.refresh(oracle, loop.state, jax.vmap(oracle.fetch, axis_size=window)(tickets), key)
-        sound = _all_finite(new)  # a sample in the window that the method refused would spoil it
+        sound = all_finite(new)  # a sample in the window that the method refused would spoil it
         state = jax.tree.map(lambda a, b: jnp.where(sound, a, b), new, loop.state)
         return loop._replace(state=state, next_refresh=self.blocks.next_refresh(loop.iteration))
 
@@ -365,39 +418,3 @@ def _conclude(oracle: Oracle, method: AbstractMethod, loop: LoopState) -> tuple[
     else:
         answer = loop.picked
     return oracle.x_of(answer.point), oracle.user_multipliers(answer.multipliers)
-
-
-# --- finiteness
-
-
-def _finite_functions(oracle: Oracle, point: Vector, batch: Batch) -> dict[str, Bool[Array, "..."]]:
-    """Whether the user's functions are finite on a batch, the constraints row by row."""
-    look = oracle.look(point, batch)
-    others = range(1, oracle.copies) if oracle.has_random_constraints else ()
-    residuals = oracle.join(look.residuals) + sum(oracle.join(oracle.residuals(point, batch, copy)) for copy in others)
-    return {"the objective": _all_finite(look.objective), "constraints": jnp.isfinite(residuals)}
-
-
-def nonfinite(oracle: Oracle, finite: dict[str, Bool[Array, "..."]]) -> list[str]:
-    """Of `finite_next` or `begin`: what is not finite, in words."""
-    rows = oracle.layout.named(np.asarray(finite["constraints"]))
-    flags = {"the objective": finite["the objective"], **{f"constraint {name!r}": row for name, row in rows.items()}}
-    flags |= {what: flag for what, flag in finite.items() if what not in ("the objective", "constraints")}
-    return [what for what, flag in flags.items() if not np.all(flag)]
-
-
-@eqx.filter_jit
-def finite_next(
-    oracle: Oracle, method: AbstractMethod, loop: LoopState, place: Int[Array, ""], fed: PyTree
-) -> dict[str, Bool[Array, "..."]]:
-    """Whether the user's functions are finite at the last sound point, on the samples of the iteration after it, those
-    at `place`."""
-    tickets = oracle.draw(loop.key, place[None], fed)
-    batch = oracle.fetch(jax.tree.map(lambda ticket: ticket[0], tickets))
-    point = method.answer(oracle, loop.state, loop.iteration.astype(oracle.dtype)).point
-    return _finite_functions(oracle, point, batch)
-
-
-def _all_finite(tree: PyTree) -> Bool[Array, ""]:
-    floats = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
-    return jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in floats]).all()

@@ -13,16 +13,19 @@ from lariax.checkpoint import Keeper
 from lariax.loop._begin import explaining_memory
 from lariax.loop._budget import Budget, CallLength
 from lariax.loop._certifier import Certifier
-from lariax.loop._compiled import LoopState, Records, advance, finite_next, nonfinite
+from lariax.loop._compiled import LoopState, Records, advance
 from lariax.loop._feed import ReadFurtherError
+from lariax.loop._finite import finite_next, nonfinite
 from lariax.loop._interrupts import Interrupts
+from lariax.loop._processes import Company
 from lariax.loop._progress import ProgressBar
 from lariax.loop._randomness import Randomness
 from lariax.loop._result import Result, outcome
 from lariax.loop._state import RunState
+from lariax.loop._vectors import as_plain
 from lariax.loop._verdict import Verdict, has_kinks, judged
 from lariax.methods import Diagnosis
-from lariax.problem import Linear, LinearSystem, Problem, closed
+from lariax.problem import Linear, LinearSystem, Problem
 from lariax.utils import warn
 
 
@@ -57,6 +60,8 @@ class Drive:
     bar: ProgressBar
     callback: Callable[[Snapshot], Any] | None
     keeper: Keeper | None = None
+    saves: bool = False  # whether the run is saved, by this process or another
+    company: Company = field(default_factory=Company)
     interrupts: Interrupts = field(default_factory=Interrupts)
     failure: Exception | None = None  # of a Stream
 
@@ -64,8 +69,10 @@ class Drive:
         setup = self.run.setup
         self.bar.span(self.first, self.last, setup.oracle.draws_per_iteration)
         setup.feeder.give_up = lambda: self.interrupts.asked or self.budget.out_of_time()
-        if self.keeper:
-            self.keeper.begin(*self._place)
+        if self.saves:
+            place = self._place
+            if self.keeper:
+                self.keeper.begin(*place)
         with self.interrupts:
             try:
                 status = self._until_it_ends()
@@ -74,15 +81,21 @@ class Drive:
                     raise
                 status = "interrupted"
             finally:
-                if self.keeper:
-                    self.keeper.save(*self._place, wait=True)
+                if self.saves:
+                    self._save(wait=True)
         return self._result(status)
+
+    def _save(self, wait: bool = False) -> None:
+        place = self._place
+        if self.keeper:
+            self.keeper.save(*place, wait=wait)
 
     @property
     def _place(self) -> tuple[RunState, float, dict[str, Any]]:
         """What a checkpoint holds: where the run, the clock and the streams are."""
-        feeder = self.run.setup.feeder
-        return self.run, self.budget.elapsed(), feeder.place() if feeder else {}
+        feeder, run = self.run.setup.feeder, self.run
+        run = replace(run, loop=as_plain(run.setup, run.loop, self.company))
+        return run, self.budget.elapsed(), feeder.place() if feeder else {}
 
     def ended(self) -> str | None:
         """How the run has ended, as far as its state tells."""
@@ -91,9 +104,11 @@ class Drive:
             return "diverged"
         if self.certifier and run.certified and self.certifier.accepts(run.certified):
             return "stationary"
-        if (self.last is not None and run.iteration >= self.last) or self.budget.out_of_time():
+        if self.last is not None and run.iteration >= self.last:
             return "budget"
-        return "interrupted" if self.interrupts.asked else None
+        if self.company.any(self.budget.out_of_time()):
+            return "budget"
+        return "interrupted" if self.company.any(self.interrupts.asked) else None
 
     def _until_it_ends(self) -> str:
         status, length = self.ended(), CallLength()
@@ -101,8 +116,8 @@ class Drive:
             self._called(self.run.iteration, self.run.setup.feeder.latest)
             self.run = replace(self.run, seconds=self.run.seconds + self.budget.begin())
         while status is None:
-            if self.keeper and self.keeper.due:
-                self.keeper.save(*self._place)
+            if self.saves and self.company.agreed(self.keeper is not None and self.keeper.due):
+                self._save()
             status = self._advance(length) or self._shown() or self.ended()
         return status
 
@@ -166,7 +181,7 @@ class Drive:
         iteration, every = self.run.iteration, self._interval
         rows = 1 if self.callback else self.run.setup.record_capacity
         stop = min(length.next_stop(iteration, self.last, self.budget), (iteration // every + rows) * every)
-        return min(stop, self.certifier.next_after(iteration)) if self.certifier else stop
+        return self.company.agreed(min(stop, self.certifier.next_after(iteration)) if self.certifier else stop)
 
     def _checked(self, run: RunState) -> RunState:
         assert self.certifier
@@ -178,11 +193,11 @@ class Drive:
         run = self.run
         if not self.callback or run.iteration % self._interval or self.ended() in ("diverged", "stationary"):
             return None
-        return "interrupted" if self.callback(self._snapshot()) else None
+        return "interrupted" if self.company.any(bool(self.callback(self._snapshot()))) else None
 
     def _snapshot(self) -> Snapshot:
         x, multipliers = self.run.conclude()
-        return Snapshot(self.run.iteration, closed(self.run.oracle.problem, x), multipliers, self.run.history.newest)
+        return Snapshot(self.run.iteration, self.run.closed(x), multipliers, self.run.history.newest)
 
     # --- the result
 
@@ -191,8 +206,9 @@ class Drive:
         x, multipliers = run.conclude()
         known = run.method.diagnose(run.oracle, run.loop.state, run.loop.iteration)
         found: tuple[str, ...] = ()
+        doubt = ""
         if status == "budget":
-            status, found, draws = _judged(run, known, x)
+            status, found, draws, doubt = _judged(run, known, x, multipliers)
             run = replace(run, checks=replace(run.checks, draws=run.checks.draws + draws))
         point = run.certified
         if self.certifier:
@@ -206,7 +222,7 @@ class Drive:
                 x, multipliers = point.x, point.multipliers  # those that the certificate vouches for
         run = replace(run, seconds=run.seconds + self.budget.elapsed())
         return Result(
-            x=closed(run.oracle.problem, x),
+            x=run.closed(x),
             multipliers=multipliers,
             iterations=run.iteration,
             draws=run.draws,
@@ -218,6 +234,7 @@ class Drive:
             continuation=run,
             certified=point.certificate if point else None,
             remarks=(*found, *self._remarks(status, known, x)),
+            doubt=doubt if status == "budget" else "",
             error=self.failure,
             has_tolerance=self.certifier is not None and self.certifier.tolerance is not None,
         )
@@ -241,12 +258,12 @@ def _words(error: Exception) -> str:
     return f"The Stream failed with {type(error).__name__}: {error}".rstrip(".") + "."
 
 
-def _judged(run: RunState, known: Diagnosis, x: PyTree[Array]) -> Verdict:
+def _judged(run: RunState, known: Diagnosis, x: PyTree[Array], multipliers: dict[str, Array]) -> Verdict:
     """What it means that the budget is spent here."""
     if _has_no_solution(run.oracle.problem, x):
         return Verdict("infeasible_stationary")
-    violations = np.asarray(run.history.table.get("feasibility", ()))
-    return judged(run.oracle, known, x, violations, Randomness.VERDICTS.of(run.loop.key))
+    history = {name: np.asarray(values) for name, values in run.history.table.items()}
+    return judged(run.oracle, known, x, multipliers, history, Randomness.VERDICTS.of(run.loop.key))
 
 
 def _bad_samples(run: RunState) -> list[str]:

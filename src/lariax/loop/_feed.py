@@ -67,8 +67,9 @@ class StreamReader:
         return taken
 
     def peek(self, count: int) -> PyTree:
-        """The same, and they stay where they are."""
-        self._pieces = [jax.tree.map(lambda *parts: np.concatenate(parts), *self._pieces)]
+        """The same, and they stay where they are. Rows are copied only where they come in several pieces."""
+        pieces = [piece for piece in self._pieces if _rows(piece)] or self._pieces[:1]
+        self._pieces = pieces if len(pieces) == 1 else [jax.tree.map(lambda *parts: np.concatenate(parts), *pieces)]
         return jax.tree.map(lambda array: array[:count], self._pieces[0])
 
     def warn(self) -> None:
@@ -98,6 +99,12 @@ class StreamReader:
 
 def _rows(arrays: PyTree) -> int:
     return int(jax.tree.leaves(arrays)[0].shape[0])
+
+
+def _filled(rows: np.ndarray, length: int, count: int) -> np.ndarray:
+    """As so many batches; where rows are missing, some of them again."""
+    shape = (length, count, *rows.shape[1:])
+    return rows.reshape(shape) if len(rows) == length * count else np.resize(rows, shape)
 
 
 class _Background:
@@ -228,10 +235,7 @@ class Feeder:
             complete = min(length, *(_rows(rows) // counts[i] for i, rows in taken.items()))
             block: list[Any] = [None] * len(self._sources)
             for i, rows in taken.items():
-                block[i] = jax.tree.map(
-                    lambda a, count=counts[i]: np.resize(a, (length, count, *a.shape[1:])),  # beyond `complete`: filler
-                    rows,
-                )
+                block[i] = jax.tree.map(lambda a, count=counts[i]: _filled(a, length, count), rows)
             self._block, self._first, self._last = tuple(block), first, first + complete - 1
         return self._block, self._last
 

@@ -12,7 +12,7 @@ from lariax.loop._feed import Feeder
 from lariax.loop._randomness import Randomness
 from lariax.methods import AbstractMethod, State, fitted
 from lariax.oracle import Batch, Oracle, as_point
-from lariax.problem import Problem, as_key, closed, opened
+from lariax.problem import Problem, as_key, automatic_axes, closed, mesh_of, on_mesh, opened
 from lariax.utils import check_count
 
 
@@ -67,6 +67,7 @@ class Bound(eqx.Module):
         return jax.vmap(self.oracle.fetch, axis_size=len(places))(tickets)
 
 
+@automatic_axes()
 def bind(problem: Problem, x0: PyTree, method: AbstractMethod, batch_size: int = 1, seed: Any = 0) -> Bound:
     """A method on a problem, for a loop of one's own; `solve` is that loop compiled, with budgets, history and so on.
 
@@ -88,7 +89,7 @@ def bind(problem: Problem, x0: PyTree, method: AbstractMethod, batch_size: int =
     if any(source is not None and source.from_host for source in problem.sources):
         raise ValueError("a Stream is fed by lx.solve, not by lx.bind. Use lx.solve, or a lx.Dataset of its rows.")
     problem, start = opened(problem, x0)
-    x = as_point(problem, start)
+    x = on_mesh(as_point(problem, start), mesh_of((start, problem.sources)))
     structures = Feeder(problem.sources, None).structures()
     oracle, method, _ = fitted(problem, x, structures, method, int(batch_size))
     return Bound(oracle, method, as_key(seed), x, block_layout(oracle, method, structures))

@@ -55,11 +55,13 @@ class Result(eqx.Module):
         x: the point, in the structure of x0; of a module, the module with its new arrays.
         multipliers: by constraint name, with L = f + sum y . c: >= 0 for `AtMost`, <= 0 for `AtLeast`.
         status, message: how the run ended, one of `lariax.STATUSES`, and what to do next.
+        doubt: of a run whose budget is spent, what its end says against x: which constraints are still violated, or
+            that the gradient of the Lagrangian is not small; "" where it says nothing. It is part of the message.
         success: whether the run ended as it should. With tolerance=: the point is certified to be that good. Without:
-            nothing ended the run but its budget, its rows or its user, and the certificate finds no fault with the
-            point (`certificate.fault`): no constraint is surely violated, on samples or held out, and the point is not
-            surely away from a solution. Asking for it makes the certificate. Never true of a point that is not finite,
-            nor of one that is surely infeasible, nor where no certificate can be made.
+            nothing ended the run but its budget, its rows or its user, there is no `doubt`, and the certificate finds
+            no fault with the point (`certificate.fault`): no constraint is surely violated, on samples or held out, and
+            the point is not surely away from a solution. Asking for it makes the certificate. Never true of a point
+            that is not finite, nor of one that is surely infeasible, nor where no certificate can be made.
         nit, nfev, jac: for those who come from SciPy: iterations, evaluations, and the gradient of the objective at x
             (with samples its mean over 4,096 fresh ones, or over all rows of a data set that has no more).
         fun: the objective at x: that of the certificate made during the run, or the mean over the last tenth of the
@@ -99,6 +101,7 @@ class Result(eqx.Module):
     remarks: tuple[str, ...] = eqx.field(static=True, default=())
     error: Exception | None = eqx.field(static=True, default=None)
     has_tolerance: bool = eqx.field(static=True, default=False)
+    doubt: str = eqx.field(static=True, default="")
     risk: dict[str, dict[str, Array]] = eqx.field(default_factory=dict)
     lifted: PyTree[Array] | None = None  # x with the numbers that its risks need
 
@@ -177,13 +180,13 @@ class Result(eqx.Module):
     @property
     def message(self) -> str:
         help_ = f"Help: {page('ends')}." if self.status in FAILURES else ""
-        return " ".join(part for part in (STATUSES[self.status], *self.remarks, self.choice, help_) if part)
+        return " ".join(part for part in (STATUSES[self.status], self.doubt, *self.remarks, self.choice, help_) if part)
 
     @property
     def success(self) -> bool:
         if np.ndim(self.outcome) or self.status in (*FAILURES, "stationary"):
             return bool(np.all(self.status == "stationary"))
-        if self.has_tolerance or self.error is not None:
+        if self.has_tolerance or self.error is not None or self.doubt:
             return False
         try:
             return self.certificate.fault is None

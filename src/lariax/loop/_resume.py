@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -26,21 +27,34 @@ from lariax.checkpoint import (
 from lariax.loop._begin import DIVERGED, certifier_for, last_iteration
 from lariax.loop._budget import Budget, check_budgets
 from lariax.loop._certifier import CertifiedPoint
-from lariax.loop._compiled import LoopState, begin, block_layout
+from lariax.loop._compiled import LoopState, block_layout
 from lariax.loop._drive import Drive, Snapshot
 from lariax.loop._feed import Feeder
+from lariax.loop._processes import Company
 from lariax.loop._progress import ProgressBar
 from lariax.loop._result import Result
 from lariax.loop._saved import Saved, SavedSetup, keeper_in, saved_in
 from lariax.loop._state import OUTPUTS, RunState, Setup
+from lariax.loop._vectors import from_plain, like_loop
 from lariax.methods import AbstractMethod, in_precision, oracle_for, prepared
 from lariax.oracle import Oracle
-from lariax.problem import Problem, Stream, describe_shape, first_nonfinite, opened
+from lariax.problem import (
+    Problem,
+    Stream,
+    arrays_of,
+    automatic_axes,
+    describe_shape,
+    first_nonfinite,
+    home_of,
+    is_sharded,
+    opened,
+)
 from lariax.risk import lift_of
 from lariax.utils import explains_options, warn
 
 
 @explains_options
+@automatic_axes()
 def resume(
     folder: str | os.PathLike[str],
     problem: Problem | None = None,
@@ -62,7 +76,8 @@ def resume(
             A `Stream` gives its rows from the beginning; those that the run has had are read over.
         iterations, draws, seconds: budgets from here on, in the place of what is left of the run's own.
         progress, callback: as for `solve`; a callback may see again what lies after the checkpoint.
-        x0: anything of the structure of x, for structures of classes of your own, which a file cannot hold.
+        x0: anything of the structure of x, for structures of classes of your own, which a file cannot hold; and arrays
+            on a mesh, where x is to be on one. That may have another number of devices than before.
         method: the method, where it is one of your own that a file cannot hold.
 
     >>> import jax, jax.numpy as jnp, tempfile, lariax as lx
@@ -80,13 +95,15 @@ def resume(
     afresh = any(limit is not None for limit in limits)
     if afresh:
         check_budgets(*limits)
-    with place.locked():
+    problem = _problem(place, problem)
+    lift = lift_of(problem)
+    problem = problem if lift is None else lift.problem
+    company = Company.of((x0, problem))
+    with place.locked() if company.writes else nullcontext():
         saved = place.newest(saved_in)
-        problem, plan = _problem(place, problem), saved.plan
-        lift = lift_of(problem)
-        problem = problem if lift is None else lift.problem
+        plan = replace(saved.plan, first=company.agreed(saved.plan.first))  # all have read it when the first one has
         budget = Budget(*limits) if afresh else Budget(None, None, plan.seconds, saved.elapsed)
-        with ProgressBar(progress, budget) as bar:
+        with ProgressBar(progress and company.writes, budget) as bar:
             run = restored(saved, problem, x0, method, budget.seconds)
             certifier = certifier_for(run, plan.tolerance, plan.confidence)
             if afresh:
@@ -95,8 +112,9 @@ def resume(
                 run = replace(run, seconds=run.seconds + saved.elapsed)
                 last = last_iteration(run, budget, certifier)
                 plan = replace(plan, first=run.iteration, last=last, seconds=budget.seconds)
-            drive = Drive(run, budget, plan.first, plan.last, certifier, bar, callback)
-            if drive.ended() is None:
+            drive = Drive(run, budget, plan.first, plan.last, certifier, bar, callback, company=company)
+            drive.saves = drive.ended() is None
+            if drive.saves and company.writes:
                 drive.keeper = keeper_in(place, saved.setup, plan)
                 remember(place, problem)
             result = drive.go()
@@ -133,7 +151,7 @@ def restored(
     """Where the run of a checkpoint stands; everything in the file is checked against the problem. `patience`: how
     many seconds to wait for the rows of a Stream."""
     _check_numbers(saved)
-    known, run = saved.setup, saved.run
+    known, run, home = saved.setup, saved.run, home_of(arrays_of(x0))
     if x0 is not None:
         problem, x0 = opened(problem, x0)
     x = _like_x(known, x0)
@@ -147,8 +165,9 @@ def restored(
             f"this run draws its samples by {known.blocks}, and with this problem and method it would be {blocks}. "
             "Give the problem that the run was started with."
         )
-    setup = Setup(oracle, found, known.output, blocks, feeder, known.choice, known.iterations)
-    loop = _loop(saved, setup, x, samples)
+    home = () if oracle.placement is None else home or (None,) * len(oracle.coordinates.shapes)
+    setup = Setup(oracle, found, known.output, blocks, feeder, known.choice, known.iterations, home)
+    loop = _loop(saved, setup, x)
     if feeder:
         feeder.go_to(saved.place, blocks.length, oracle.sample_counts)
     return replace(
@@ -226,7 +245,8 @@ def _lengths(table: Any) -> Iterator[int]:
 def _like_x(known: SavedSetup, x0: PyTree | None) -> PyTree:
     """The structure of x, with a shape and a type in the place of every array."""
     if x0 is not None:
-        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.asarray(leaf).dtype), x0)
+        shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.asarray(leaf).dtype), x0)
+        return jax.tree.map(lambda leaf, shape: leaf if is_sharded(leaf) else shape, x0, shapes)
     if known.x is None:
         raise CheckpointError(
             "x is of a structure that a file cannot hold (classes of your own). Pass x0=, anything of that structure."
@@ -275,7 +295,7 @@ def _check_problem(known: SavedSetup, oracle: Oracle, x: PyTree, samples: tuple[
             "a new run."
         )
     functions = differences(known.functions, functions_of(oracle, x, samples))
-    where = differences(known.environment, environment())
+    where = differences(known.environment, environment(oracle))
     if functions:
         names = ", ".join(text.split(" was ")[0] for text in functions)
         where.append(f"{names}: the code has changed")
@@ -283,19 +303,13 @@ def _check_problem(known: SavedSetup, oracle: Oracle, x: PyTree, samples: tuple[
         warn(f"the run goes on, but not to the same bits as without a stop: {'; '.join(where)}.")
 
 
-def _loop(saved: Saved, setup: Setup, x: PyTree, samples: tuple[PyTree | None, ...]) -> LoopState:
+def _loop(saved: Saved, setup: Setup, x: PyTree) -> LoopState:
     """The leaves of the file in the structure that the problem and the method have."""
     oracle, iteration, found = setup.oracle, saved.run.iteration, dict(saved.leaves)
-    fed = tuple(
-        jax.tree.map(lambda row, n=count: np.zeros((setup.blocks.start, n, *row.shape), row.dtype), sample)
-        if source is not None and source.from_host
-        else None
-        for source, sample, count in zip(oracle.sources, samples, oracle.sample_counts, strict=True)
-    )
+    plain = replace(oracle, coordinates=oracle.coordinates.plain)
     try:
         key = jax.random.wrap_key_data(jnp.asarray(found[".key"]), impl=saved.generator)
-        pick = setup.output == "random"
-        like = eqx.filter_eval_shape(begin, oracle, setup.method, x, key, fed, setup.blocks, pick)[0]
+        like = like_loop(setup, plain, x, key)
     except (KeyError, ValueError, TypeError) as error:
         raise CheckpointError(f"the checkpoint does not fit the problem and the method: {error}") from error
     like = like._replace(key=jax.eval_shape(jax.random.key_data, key))
@@ -314,7 +328,7 @@ def _loop(saved: Saved, setup: Setup, x: PyTree, samples: tuple[PyTree | None, .
         raise CheckpointError("the state of this run is not one that Lariax has written.")
     if int(loop.iteration) != iteration or iteration >= min(int(loop.next_pick), int(loop.next_refresh)):
         raise CheckpointError("the checkpoint contradicts itself about the iteration that it was made after.")
-    return loop
+    return from_plain(setup, loop)
 
 
 def _point(oracle: Oracle, saved: CertifiedPoint | None) -> CertifiedPoint | None:

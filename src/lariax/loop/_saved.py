@@ -29,6 +29,7 @@ from lariax.loop._certifier import CertifiedPoint, Checks
 from lariax.loop._compiled import BlockLayout
 from lariax.loop._history import Recorded
 from lariax.loop._state import RunState, Setup
+from lariax.loop._vectors import like_x
 from lariax.methods import AbstractMethod
 
 
@@ -132,15 +133,12 @@ def _method_tag(cls: type) -> str:
 
 
 def described(setup: Setup) -> SavedSetup:
-    coordinates, samples = setup.oracle.coordinates, setup.feeder.structures()
-    like_x = jax.tree.unflatten(
-        coordinates.structure, map(jax.ShapeDtypeStruct, coordinates.shapes, coordinates.dtypes)
-    )
+    samples, x = setup.feeder.structures(), like_x(setup.oracle)
     return SavedSetup(
-        environment=environment(),
-        parts=parts_of(setup.oracle, like_x, samples),
-        functions=functions_of(setup.oracle, like_x, samples),
-        x=_if_savable(like_x),
+        environment=environment(setup.oracle),
+        parts=parts_of(setup.oracle, x, samples),
+        functions=functions_of(setup.oracle, x, samples),
+        x=_if_savable(x),
         method=_if_savable(setup.method),
         batch_size=setup.oracle.batch_size,
         output=setup.output,

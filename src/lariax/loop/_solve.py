@@ -13,20 +13,22 @@ from lariax.certificate import RelativeTolerance, Tolerance
 from lariax.checkpoint import Checkpoint, new_folder, remember
 from lariax.loop._begin import Asked, certifier_for, from_earlier, from_point, last_iteration, recording
 from lariax.loop._budget import Budget, check_budgets, record_interval
-from lariax.loop._compiled import advance, conclude
+from lariax.loop._compiled import conclude, sweep
 from lariax.loop._drive import Drive, Snapshot
 from lariax.loop._history import History
+from lariax.loop._processes import Company
 from lariax.loop._progress import ProgressBar
 from lariax.loop._result import Result, outcome
 from lariax.loop._saved import Plan, described, keeper_in
 from lariax.loop._state import RunState
 from lariax.methods import AbstractMethod
-from lariax.problem import Problem
+from lariax.problem import Problem, automatic_axes
 from lariax.risk import lift_of
 from lariax.utils import check_confidence, explains_options, is_number
 
 
 @explains_options
+@automatic_axes()
 def solve(
     problem: Problem,
     x0: PyTree | Result,
@@ -115,7 +117,9 @@ def solve(
     budget, asked = Budget(iterations, draws, seconds), Asked(method, batch_size, seed, output)
     if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
         checkpoint = Checkpoint(checkpoint)
-    with new_folder(checkpoint) as folder, ProgressBar(progress, budget) as bar:  # now: compiling takes seconds
+    company = Company.of((x0.continuation and x0.continuation.loop if isinstance(x0, Result) else x0, problem))
+    own = checkpoint if company.writes else None
+    with new_folder(own) as folder, ProgressBar(progress and company.writes, budget) as bar:  # now: compiling is slow
         taken = 0
         if isinstance(x0, Result):
             run = from_earlier(problem, x0.x, x0.continuation, asked)
@@ -128,12 +132,13 @@ def solve(
         certifier = certifier_for(run, tolerance, confidence)
         last = last_iteration(run, budget, certifier, taken)
         run = recording(run, record_every, last)
-        keeper = None
-        if checkpoint is not None and folder is not None:
-            plan = Plan.of(checkpoint, run.iteration, last, seconds, tolerance, confidence)
-            keeper = keeper_in(folder, described(run.setup), plan)
-            remember(folder, problem)
-        return Drive(run, budget, run.iteration, last, certifier, bar, callback, keeper).go()
+        keeper, saves = None, checkpoint is not None
+        if checkpoint is not None:
+            plan, setup = Plan.of(checkpoint, run.iteration, last, seconds, tolerance, confidence), described(run.setup)
+            if folder is not None:
+                keeper = keeper_in(folder, setup, plan)
+                remember(folder, problem)
+        return Drive(run, budget, run.iteration, last, certifier, bar, callback, keeper, saves, company).go()
 
 
 def _solve_traced(run: RunState, budget: Budget, record_every: int | None, watched: bool) -> Result:
@@ -147,9 +152,8 @@ def _solve_traced(run: RunState, budget: Budget, record_every: int | None, watch
             'checkpoint=, tolerance=, output="best" or Stream.'
         )
     every = record_every or record_interval(last, 0)
-    stop, nothing, count = jnp.int32(last), run.setup.feeder.nothing, last // every
-    loop, records = advance(oracle, method, run.loop, stop, jnp.int32(every), nothing, blocks, max(1, count))
-    rows = jax.tree.map(lambda column: column[:count], records.named(oracle.layout).rows)
+    loop, records = sweep(oracle, method, run.loop, last, every, blocks)
+    rows = jax.tree.map(lambda column: column[: last // every], records.named(oracle.layout).rows)
     rows["draws"] = (rows["iteration"] + blocks.start) * per_iteration
     x, multipliers = conclude(oracle, method, loop)
     return Result(

@@ -13,6 +13,7 @@ from lariax.loop._feed import Feeder
 from lariax.loop._history import Recorded
 from lariax.methods import AbstractMethod
 from lariax.oracle import Oracle
+from lariax.problem import Home, at_home, closed
 
 OUTPUTS = ("last", "random", "best")
 
@@ -32,6 +33,7 @@ class Setup:
     feeder: Feeder
     choice: str  # what was decided for the user, in words
     iterations: int | None  # the first budget of them, which the method was prepared for
+    home: Home = ()  # where x0 is, on a mesh
 
     @property
     def row_numbers(self) -> int:
@@ -83,6 +85,10 @@ class RunState:
     def conclude(self) -> tuple[PyTree, dict[str, Array]]:
         """The answer: x and multipliers."""
         return conclude(self.oracle, self.method, self.loop)
+
+    def closed(self, x: PyTree[Array]) -> PyTree:
+        """The whole of x as the user has it, where x0 is."""
+        return closed(self.oracle.problem, at_home(x, self.setup.home) if self.setup.home else x)
 
     def recorded(self, records: Records, last: int, began: float, ended: float) -> Recorded:
         """The history after a call that was to take the run to iteration `last`, from second `began` to `ended`."""

@@ -1,6 +1,7 @@
 """What a spent budget means: is it a matter of more iterations, or do the constraints, the objective or the run stand
 in the way? Claims are made of what fresh samples show, at x and around it."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ FEW_BLOCKS = 32  # named constraints that are looked at one by one
 """Fresh samples behind a verdict, in two halves."""
 
 REACHES = (1e-2, 1e-1, 1.0)
-"""How far from x other points are tried, in units of the run's length,"""
+"""How far from x other points are tried, in units of the run's length, which is 1 + ||z|| in the method's units z,"""
 
 POINTS = 8
 """and how many at each distance."""
@@ -29,7 +30,17 @@ SURE = 4.0
 """Standard errors that a claim takes: by chance one in 30,000 is wrong."""
 
 SLIGHT = 0.05
-"""A violation cannot be lowered if its slope, over a run's length, is less than this part of it."""
+"""A violation cannot be lowered if its slope, over a run's length, is less than this part of it. Of one that is longer
+than the run, its slope is less than this part of what rows of length 1 can have."""
+
+STANDS = 1e-3
+"""A violation stands if it is more than this part of the run's length."""
+
+RESTLESS = 0.05
+"""x is looked at for being stationary if late gradients of the Lagrangian are more than this part of the first ones;"""
+
+SLOPING = 0.1
+"""it is not if that gradient, within the set and on fresh samples, is more than this part of the objective's."""
 
 UNMOVED = 0.8
 """A violation has not moved if in the last quarter of the run it is more than this part of that in the second: averages
@@ -53,6 +64,7 @@ class Verdict(NamedTuple):
     status: str
     remarks: tuple[str, ...] = ()
     draws: int = 0  # fresh ones that it took
+    doubt: str = ""  # of a spent budget: why x is no solution yet
 
 
 class Around(NamedTuple):
@@ -67,24 +79,70 @@ class Around(NamedTuple):
     has_gradient: Bool[Array, " blocks"]
 
 
-def judged(oracle: Oracle, known: Diagnosis, x: Any, violations: np.ndarray, key: Key[Array, ""]) -> Verdict:
-    """Of a run that has spent its budget at x. `violations` are those on record, from first to last."""
+def judged(
+    oracle: Oracle, known: Diagnosis, x: Any, multipliers: Any, history: Mapping[str, np.ndarray], key: Key[Array, ""]
+) -> Verdict:
+    """Of a run that has spent its budget at x, with its history."""
     if any(source is not None and source.from_host for source in oracle.sources):
         return Verdict("budget")  # the rows of a Stream are the run's
     point = oracle.coordinates.ravel(x)
     scales = jnp.ones_like(point) if known.scales is None else known.scales
     plain = replace(oracle, scaling=scales, has_slacks=False, copies=1)
     fresh = _Fresh(plain, key)
-    away = float(np.linalg.norm(np.asarray(point) / np.asarray(scales)))
-    if away > FAR and falls_without_end(fresh.oracle, point / scales, fresh.half(0), fresh.half(1), strict=away < LOST):
+    here = point.is_fully_addressable
+    away = float(np.linalg.norm(np.asarray(point) / np.asarray(scales)) if here else jnp.linalg.norm(point / scales))
+    z = point / scales
+    if here and away > FAR and falls_without_end(fresh.oracle, z, fresh.half(0), fresh.half(1), strict=away < LOST):
         return Verdict("unbounded", draws=fresh.draws)
     if not away < LOST:
         return Verdict("stalled", ("x has run away.",), fresh.draws)
     if bool(known.stuck):
         return Verdict("stalled", ("The last steps were all refused.",), fresh.draws)
-    if not bool(known.violated):
+    found = Verdict("budget", draws=fresh.draws)
+    if bool(known.violated) or bool(known.pressed):
+        found = _of_violation(known, fresh, z, history.get("feasibility", np.zeros(0)))
+    if here and found.status == "budget" and not found.doubt and _is_restless(history):
+        found = _of_slope(known, fresh, z, plain.rows_named(multipliers), history["stationarity"])
+    return found
+
+
+def _has_not_fallen(values: np.ndarray) -> bool:
+    """For half of the run."""
+    quarters = np.array_split(values, 4)
+    return len(values) >= 4 and bool(np.mean(quarters[3]) > UNMOVED * np.mean(quarters[1]))
+
+
+def _is_restless(history: Mapping[str, np.ndarray]) -> bool:
+    values = history.get("stationarity", np.zeros(0))
+    if len(values) < 4:
+        return False
+    first, *_, last = np.array_split(values, 4)
+    return bool(np.median(last) > RESTLESS * np.max(first))
+
+
+def _of_slope(known: Diagnosis, fresh: "_Fresh", z: Vector, weights: Array, slopes: np.ndarray) -> Verdict:
+    """Of a point that may not be stationary."""
+    rest, noise, steep = map(float, _slope_at(fresh.oracle, z, weights, fresh.half(0), fresh.half(1)))
+    if not rest > max(SURE * noise, SLOPING * steep):
         return Verdict("budget", draws=fresh.draws)
-    return _of_violation(oracle, fresh, point / scales, violations)
+    what = f"the gradient of the Lagrangian is {rest / steep:.0%} of the objective's"
+    if known.averages and _has_not_fallen(slopes):
+        return Verdict("stalled", (f"x is no solution: {what}, and has not fallen for half of the run.",), fresh.draws)
+    return Verdict("budget", draws=fresh.draws, doubt=f"x is no solution yet: {what}.")
+
+
+@compiled(once=True)
+def _slope_at(oracle: Oracle, z: Vector, weights: Array, first: Batch, second: Batch) -> tuple[Array, Array, Array]:
+    """How fast the Lagrangian can be lowered within the set, the error of that, and the norm of the objective's
+    gradient."""
+    halves = [oracle.look_at_parts(z, half, 1) for half in (first, second)]
+    nothing = jnp.zeros_like(weights)
+    whole, alone = ([oracle.gradient_of(half, w).mean for half in halves] for w in (weights, nothing))
+    gradient = (whole[0] + whole[1]) / 2
+    steep = jnp.linalg.norm(gradient) + jnp.finfo(z.dtype).tiny
+    short = REACHES[0] * (1 + jnp.linalg.norm(z)) / steep
+    rest = jnp.linalg.norm(oracle.prox(z - short * gradient, short) - z) / short
+    return rest, jnp.linalg.norm(whole[0] - whole[1]) / 2, jnp.linalg.norm(alone[0] + alone[1]) / 2
 
 
 def has_kinks(oracle: Oracle, known: Diagnosis, x: Any, key: Key[Array, ""]) -> bool:
@@ -119,18 +177,17 @@ def _jumps(oracle: Oracle, z: Vector, batch: Batch, key: Key[Array, ""]) -> Arra
     return sum(map(count, slopes(0.0), slopes(step / 8), slopes(step)), start=jnp.zeros((), int))
 
 
-def _of_violation(oracle: Oracle, fresh: "_Fresh", z: Vector, violations: np.ndarray) -> Verdict:
+def _of_violation(known: Diagnosis, fresh: "_Fresh", z: Vector, violations: np.ndarray) -> Verdict:
+    blocks, length = fresh.oracle.blocks, 1 + float(jnp.linalg.norm(z))
     seen = _look_around(fresh.oracle, z, fresh.half(0), fresh.half(1), fresh.key)
     left, error = np.asarray(seen.left), np.asarray(seen.error)
     size = float(np.linalg.norm(left))
-    flat = [block.name for block, has in zip(oracle.blocks, seen.has_gradient, strict=True) if not has]
-    standing = [
-        block.name
-        for block in oracle.blocks
-        if np.any(np.abs(left[block.rows]) > SURE * error[block.rows]) and np.any(left[block.rows] != 0)
-    ]
+    flat = [block.name for block, has in zip(blocks, seen.has_gradient, strict=True) if not has]
+    rows = (np.abs(left) > SURE * error) & (np.abs(left) > STANDS * length)
+    standing = [block.name for block in blocks if np.any(rows[block.rows])]
     if not standing:
-        return Verdict("budget", draws=fresh.draws)
+        doubt = "x is no solution yet: by the run's own estimate constraints are off their bounds."
+        return Verdict("budget", draws=fresh.draws, doubt=doubt if known.violated else "")
     if missing := [name for name in standing if name in flat]:
         remark = (
             f"The gradient of {_listed(missing)} is 0 on every sample, as that of a comparison, argmax or round is: "
@@ -138,15 +195,15 @@ def _of_violation(oracle: Oracle, fresh: "_Fresh", z: Vector, violations: np.nda
         )
         return Verdict("stalled", (remark,), fresh.draws)
     names = f"Violated: {_listed(standing)}."
-    if float(seen.slope) < SLIGHT * size**2 and not _is_lower_elsewhere(seen, np.ones_like(left)):
+    slight = SLIGHT * min(1.0, size / length)
+    if float(seen.slope) < slight * size and not _is_lower_elsewhere(seen, np.ones_like(left)):
         return Verdict("infeasible_stationary", (names,), fresh.draws)
-    weights = _least_slope(seen, np.abs(left) > SURE * error)
+    weights = _least_slope(seen, rows, slight)
     if weights is not None and not _is_lower_elsewhere(seen, weights):
         return Verdict("infeasible_stationary", (names,), fresh.draws)
-    quarters = np.array_split(violations, 4)
-    if len(violations) >= 4 and np.mean(quarters[3]) > UNMOVED * np.mean(quarters[1]):
+    if _has_not_fallen(violations):
         return Verdict("stalled", (f"The violation has not fallen for half of the run. {names}",), fresh.draws)
-    return Verdict("budget", draws=fresh.draws)
+    return Verdict("budget", draws=fresh.draws, doubt=f"x is no solution yet. {names}")
 
 
 def _is_lower_elsewhere(seen: Around, weights: np.ndarray) -> bool:
@@ -156,7 +213,7 @@ def _is_lower_elsewhere(seen: Around, weights: np.ndarray) -> bool:
     return bool(np.min(np.sqrt(others**2 @ weights)) < size - SURE * noise - 1e-3 * size)
 
 
-def _least_slope(seen: Around, standing: np.ndarray) -> np.ndarray | None:
+def _least_slope(seen: Around, standing: np.ndarray, slight: float) -> np.ndarray | None:
     """Weights of the rows for which the violation cannot be lowered to first order; None: it can for all.
 
     By Farkas' lemma the linearised constraints cannot all hold if J^T y = 0 for some y with y . c > 0 that has the
@@ -177,7 +234,7 @@ def _least_slope(seen: Around, standing: np.ndarray) -> np.ndarray | None:
     except RuntimeError:  # it did not converge
         return None
     rest, y = y @ columns, y[:count]
-    if np.linalg.norm(rest) > SLIGHT * size * np.linalg.norm(y) * np.linalg.norm(slopes, axis=1).max():
+    if np.linalg.norm(rest) > slight * np.linalg.norm(y) * np.linalg.norm(slopes, axis=1).max():
         return None
     weights = np.zeros_like(left)
     weights[standing] = y / np.abs(left[standing])
@@ -212,7 +269,8 @@ def _look_around(oracle: Oracle, z: Vector, first: Batch, second: Batch, key: Ke
         return jnp.where(oracle.inequality, jnp.maximum(values, 0), values)
 
     # how far rows change within reach, which a unit of violation is measured by; one point at a time: x may be large
-    reach = jnp.repeat(jnp.asarray(REACHES, z.dtype), POINTS)
+    length = 1 + jnp.linalg.norm(z)
+    reach = length * jnp.repeat(jnp.asarray(REACHES, z.dtype), POINTS)
 
     def point_at(number: ArrayLike) -> Vector:
         direction = jax.random.normal(jax.random.fold_in(key, SAMPLES + number), z.shape, z.dtype)
@@ -237,7 +295,7 @@ def _look_around(oracle: Oracle, z: Vector, first: Batch, second: Batch, key: Ke
     ]
     slope = (slopes[0] + slopes[1]) / 2
     steepness = jnp.linalg.norm(slope) + jnp.finfo(z.dtype).tiny
-    short = REACHES[0] / steepness
+    short = REACHES[0] * length / steepness
     within = jnp.linalg.norm(oracle.prox(z - short * slope, 0.0) - z) / short
     noise = jnp.linalg.norm(slopes[0] - slopes[1]) / 2
     near = [oracle.look(point_at(0), half) for half in halves]  # at x itself a gradient may be 0 by symmetry
@@ -250,7 +308,7 @@ def _look_around(oracle: Oracle, z: Vector, first: Batch, second: Batch, key: Ke
         slope=within + noise * jnp.minimum(1, within / steepness),
         others=jax.vmap(violation)(elsewhere) * scale,
         jacobian=jacobian,
-        held=jnp.stack([oracle.prox(z + side * REACHES[0], 0.0) == z for side in (-1, 1)]).astype(z.dtype),
+        held=jnp.stack([oracle.prox(z + side * reach[0], 0.0) == z for side in (-1, 1)]).astype(z.dtype),
         has_gradient=_has_gradient(oracle, near),
     )
 

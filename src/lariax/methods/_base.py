@@ -55,9 +55,11 @@ class Diagnosis(NamedTuple):
     """
 
     violated: ArrayLike = False  # constraints, by more than the method's own errors explain
+    pressed: ArrayLike = False  # multipliers are at the limit that the method sets them
     stuck: ArrayLike = False  # the last steps were all refused
     scales: Vector | None = None  # the units in which the method moves, entry by entry of x; None: those of x
     remark: str = ""  # for the user, on a problem with kinks
+    averages: bool = False  # its estimates of gradients get better for as long as it gets on
 
 
 class AbstractMethod(eqx.Module):

@@ -2,17 +2,22 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from lariax.oracle import Batch, Oracle, Vector, for_each, occasionally
+from lariax.oracle import Batch, Oracle, Vector, for_each, occasionally, uncounted
 from lariax.problem import probes, units
 from lariax.tuned.constants import JUMP_PART, JUMP_RATIO, PROBES
+from lariax.tuned.filter import variance_of_mean
 from lariax.tuned.shape import is_whitened
 from lariax.tuned.units import LAST_TURN, HessianEstimate, diagonal_of, next_scales, pull_of
+
+MOST_HELD = 2**22
+"""Entries of vectors that are held to be compared; more are summed up one by one."""
 
 ROUNDING = 1e3
 """Differences of gradients below so many eps of them are rounding."""
@@ -72,6 +77,46 @@ def objective_gradients(oracle: Oracle, point: Vector, batches: Batch) -> Float[
     """Sample by sample."""
     one, samples = oracle.singles(batches)
     return for_each(lambda sample: one.objective_gradient(point, sample), samples)
+
+
+class Moments(NamedTuple):
+    """Of a vector over samples."""
+
+    mean: Vector
+    error: Vector  # the variance of the mean, entry by entry
+    samples: int
+
+
+def gradient_moments(oracle: Oracle, point: Vector, batches: Batch) -> Moments:
+    """Of the objective's gradients, sample by sample; where x is large they are summed up as they come."""
+    one, samples = oracle.singles(batches)
+    count = next((leaf.shape[0] for leaf in jax.tree.leaves(samples)), 2)
+    if count * point.size <= MOST_HELD or not jax.tree.leaves(samples):
+        each = objective_gradients(oracle, point, batches)
+        error = variance_of_mean(jnp, each) if count > 1 else jnp.zeros_like(point)  # a single sample is exact
+        return Moments(jnp.mean(each, axis=0), error, count)
+
+    def add(sums: tuple[Array, Vector, Vector], sample: Batch) -> tuple[tuple[Array, Vector, Vector], None]:
+        """Welford's way, which cancels nothing."""
+        number, mean, squares = sums
+        gradient = one.objective_gradient(point, sample)
+        new = mean + (gradient - mean) / (number + 1)
+        return (number + 1, new, squares + (gradient - mean) * (gradient - new)), None
+
+    nothing = jnp.zeros((), point.dtype), jnp.zeros_like(point), jnp.zeros_like(point)
+    (_, mean, squares), _ = jax.lax.scan(add, nothing, samples)
+    return Moments(mean, squares / (count * max(count - 1, 1)), count)
+
+
+def mean_over(function: Callable[[Batch], Vector], batches: Batch) -> Vector:
+    """The mean of a function of each of several stacked batches."""
+    count = next((leaf.shape[0] for leaf in jax.tree.leaves(batches)), 0)
+    with uncounted():
+        like = jax.eval_shape(function, batches.first if count else batches)
+    if count * like.size <= MOST_HELD:
+        return jnp.mean(for_each(function, batches), axis=0)
+    nothing = jnp.zeros(like.shape, like.dtype)
+    return jax.lax.scan(lambda sum_, batch: (sum_ + function(batch), None), nothing, batches)[0] / count
 
 
 def hessian_at(
@@ -155,7 +200,7 @@ def slopes_at(oracle: Oracle, z: Vector, batches: Batch, weights: Float[Array, "
         seen = oracle.gradient_of(oracle.look_at_parts(z, batch, 2), weights)
         return (seen.means[0] ** 2 + seen.means[1] ** 2) / 2
 
-    return jnp.mean(for_each(squares, batches), axis=0)
+    return mean_over(squares, batches)
 
 
 def _by_unit(values: Vector, labels: Int[np.ndarray, " d"]) -> Vector:
@@ -168,6 +213,16 @@ def _by_unit(values: Vector, labels: Int[np.ndarray, " d"]) -> Vector:
 
 # --- the Jacobian
 
+Face = Callable[[Array], Array]
+
+
+def face_at(oracle: Oracle, beyond: Vector, eta: Float[Array, ""]) -> Face | None:
+    """What a step that goes to `beyond` keeps of vectors, row by row: the derivative of the proximal map there. None
+    where entries go by themselves, and have units for that."""
+    if oracle.problem.simple.separable:
+        return None
+    return jax.vmap(jax.linearize(lambda z: oracle.prox(z, eta), beyond)[1])
+
 
 @dataclass(frozen=True)
 class SampledJacobian:
@@ -177,6 +232,10 @@ class SampledJacobian:
     point: Vector
     batches: Batch
     key: Key[Array, ""]
+    face: Face | None = None
+
+    def on_face(self, rows: Array) -> Array | None:
+        return None if self.face is None else self.face(rows)
 
     def empty(self) -> Array:
         return jnp.zeros((0, self.oracle.dimension), self.oracle.dtype)

@@ -1,7 +1,7 @@
 """For constraints that are known exactly: a step back to them, a step along them, and a gradient that is averaged."""
 
 from dataclasses import replace
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,14 +12,14 @@ from lariax.methods._base import AbstractMethod, Answer, Diagnosis, Needs
 from lariax.methods._face import bent, linearized
 from lariax.methods._legs import Along, Ground, along, normal, tangent
 from lariax.methods._nearest import Bounds, Values
-from lariax.methods._survey import objective_gradients, scales_at
+from lariax.methods._survey import gradient_moments, scales_at
 from lariax.oracle import Batch, Oracle, Vector, occasionally
 from lariax.problem import Problem
 from lariax.prox import Zero
 from lariax.sets import Everything
 from lariax.tuned.constants import START_SAMPLES
 from lariax.tuned.curvature import first_curvature, probe_direction, probe_length
-from lariax.tuned.filter import Filter, clipped_innovation, gain, running_mean, updated, variance_of_mean
+from lariax.tuned.filter import Filter, clipped_innovation, gain, running_mean, updated
 from lariax.tuned.rates import rate_at
 from lariax.tuned.rule import allowed_drift, next_theta
 from lariax.tuned.shape import is_whitened
@@ -33,6 +33,7 @@ equation with 128 rows `TrackedLagrangian` makes nine iterations in the time of 
 
 TRUST = 4.0  # steps get longer only if what they follow stands out by this from the error of the estimate, squared
 REACH = 100.0  # the first normal step may be this many times as long as x
+LEAST_RADIUS = 100.0  # the least radius, in units of what is rounding: a shorter one would never grow again
 FORGET = 0.9  # what is left after an iteration of a maximum: of the length of a row, of a curvature that is one number
 
 
@@ -156,7 +157,7 @@ class TangentNormal(AbstractMethod):
             drift=running_mean(s.of_gradient.drift, jnp.where(good, drift, 0), rate),
             innovation=clipped_innovation(jnp, s.of_gradient, _square(stale - s.gradient)),
         )
-        real = sound & (jnp.linalg.norm(dx) > max(1e-12, 10 * _epsilon(oracle)) * s.size)
+        real = sound & (jnp.linalg.norm(dx) > _real(s.x.dtype) * s.size)
         too_long = of_gradient.drift > allowed_drift(jnp, k, signal) * alpha**2 * of_gradient.noise
         size = jnp.maximum(jnp.linalg.norm(s.x), jnp.maximum(jnp.linalg.norm(dx) * sound, 0.99 * s.size))
         return TangentState(
@@ -170,7 +171,7 @@ class TangentNormal(AbstractMethod):
             metric=s.metric,
             size=size,
             reach=jnp.maximum(reach, _epsilon(oracle) * size),
-            radius=jnp.maximum(radius, _epsilon(oracle) * size),
+            radius=jnp.maximum(radius, LEAST_RADIUS * _real(s.x.dtype) * size),
             scale=next_theta(jnp, s.scale, too_long, rate),
             backed_off=s.backed_off + ~good,
             extra_evaluations=s.extra_evaluations + len(oracle.blocks) * (back.tries + 2 * trial.tries),
@@ -179,13 +180,14 @@ class TangentNormal(AbstractMethod):
     # --- the start
 
     def init(self, oracle: Oracle, point: Vector, batches: Batch) -> TangentState:
-        each = objective_gradients(oracle, point, batches)
+        slope, entries, count = gradient_moments(oracle, point, batches)
         found = scales_at(oracle, point, batches, by_pull=False) if _has_matrix(oracle) else None
         metric = None if found is None else found[0]
         if metric is not None:
-            oracle, point, each = replace(oracle, scaling=metric), point / metric, metric * each
-        slope, error = jnp.mean(each, axis=0), _noise(each)
-        noise = error * each.shape[0] / oracle.batch_size  # of one batch
+            oracle, point = replace(oracle, scaling=metric), point / metric
+            slope, entries = metric * slope, metric**2 * entries
+        error = jnp.sum(entries)
+        noise = error * count / oracle.batch_size  # of one batch
         norm, steep = jnp.linalg.norm(point), jnp.linalg.norm(slope)
         size = jnp.where(norm > 0, norm, 1) if metric is None else jnp.ones((), oracle.dtype)
         length = probe_length(jnp, size, _epsilon(oracle))
@@ -284,11 +286,13 @@ def _verdict(
     down = jnp.vdot(slope, moved)
     expected, found = down + _curve(s.model, moved) / 2, down + jnp.vdot(change, moved) / 2
     judged = jnp.abs(down) > 100 * jnp.finfo(length.dtype).eps * jnp.linalg.norm(s.gradient) * length
+    real = jnp.linalg.norm(step) > LEAST_RADIUS / 2 * _real(length.dtype) * s.size  # in a corner there is no way on
+    judged = judged & real
     worse = judged & ~(found <= 0)
     trusted = down**2 > TRUST * s.of_gradient.error / moved.size * length**2
     longer = judged & (found < 0.75 * expected) & (length > 0.99 * s.radius) & trusted
     cut = jnp.where(trial.fine, jnp.minimum(2 * length, s.radius), s.radius / 16)
-    radius = jnp.where(trial.tries > 1, cut, s.radius)
+    radius = jnp.where(real & (trial.tries > 1), cut, s.radius)
     radius = jnp.where(judged & (found > 0.25 * expected), length / 2, radius)
     radius = jnp.where(longer, 4 * s.radius, radius)
     radius = jnp.where(worse | ~sound, jnp.where(length > 0, length, s.radius) / 4, radius)
@@ -307,13 +311,13 @@ def _bounds(oracle: Oracle) -> tuple[Bounds, bool]:
     return bounds, isinstance(within, Everything) and not any(block.inequality for block in oracle.blocks)
 
 
-def _noise(parts: Float[Array, "n d"]) -> Float[Array, ""]:
-    """The variance of the mean of independent parts, over all entries; a single part is exact."""
-    return jnp.sum(variance_of_mean(jnp, parts)) if parts.shape[0] > 1 else jnp.zeros((), parts.dtype)
-
-
 def _square(vector: Array) -> Float[Array, ""]:
     return jnp.sum(vector**2)
+
+
+def _real(dtype: Any) -> float:
+    """A step shorter than this, relative to x, is rounding and shows nothing."""
+    return max(1e-12, 10 * float(jnp.finfo(dtype).eps))
 
 
 def _tiny(oracle: Oracle) -> float:

@@ -11,14 +11,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from lariax.formulas import least_weights, leave_one_out, storm
+from lariax.formulas import least_weights, storm
 from lariax.methods._base import AbstractMethod, Answer, Diagnosis, Needs, check_known, check_positive
 from lariax.methods._survey import (
+    Face,
     SampledJacobian,
+    face_at,
+    gradient_moments,
     held_at,
     hessian_at,
     jumps_at,
-    objective_gradients,
+    mean_over,
     scales_at,
     slopes_at,
     units_of,
@@ -28,12 +31,14 @@ from lariax.risk import is_numbered
 from lariax.tuned.averaging import averaged, with_look, with_spread
 from lariax.tuned.averaging import is_kinked as averages_now
 from lariax.tuned.constants import (
+    AT_LIMIT,
     FIRST_JUMP,
     JUMP_STEPS,
     JUMPY_SAMPLES,
     KINK_GAIN,
     KINK_JUMPS,
     LEAST_THETA,
+    MULTIPLIER_LIMIT,
     REFRESH_SAMPLES,
     START_SAMPLES,
     VIOLATED_ERRORS,
@@ -43,7 +48,7 @@ from lariax.tuned.curvature import Measurement, first_curvature, is_kinked, nois
 from lariax.tuned.filter import gain_at, running_mean, variance_of_mean
 from lariax.tuned.rates import interval_at
 from lariax.tuned.rule import FirstLook, Rule, RuleState, Step, row_state, violation
-from lariax.tuned.shape import ShapeInputs, diagonal, shape_at
+from lariax.tuned.shape import ShapeInputs, diagonal, face_step, jacobian_norm, shape_at
 from lariax.tuned.units import HessianEstimate
 
 
@@ -153,7 +158,7 @@ class TrackedLagrangian(AbstractMethod):
             inequality=oracle.inequality,
             least_weights=least_weights(jnp, oracle.inequality),
             has_inequalities=oracle.has_inequalities,
-            partners=lambda each: oracle.repelled(leave_one_out(each), each),
+            partners=oracle.partners,
             step_size=None if self.step_size is None else jnp.asarray(self.step_size),
             penalty=self.penalty,
             gain_exponent=self.gain_exponent,
@@ -246,16 +251,16 @@ class TrackedLagrangian(AbstractMethod):
 
         # noise of values and gradients over all batches of the start
         one, samples = oracle.singles(batches)
-        gradients = objective_gradients(oracle, point, batches)
+        slopes = gradient_moments(oracle, point, batches)
         values = for_each(lambda sample: one.join(one.residuals(point, sample)), samples)
-        share = gradients.shape[0] / oracle.batch_size
-        gradient_noise = share * jnp.sum(variance_of_mean(jnp, gradients))
+        share = slopes.samples / oracle.batch_size
+        gradient_noise = share * jnp.sum(slopes.error)
         value_noise = share * variance_of_mean(jnp, values)
-        max_gradient = _square(jnp.mean(gradients, axis=0))
+        max_gradient = _square(slopes.mean)
         jumps, size = jnp.zeros_like(curvature), 1 + jnp.linalg.norm(point)
         if rule.averages:
             is_linear = found is not None and found[1].largest == 0
-            jumps = self._first_jumps(oracle, point, batches, jnp.mean(gradients, axis=0), is_linear)
+            jumps = self._first_jumps(oracle, point, batches, slopes.mean, is_linear)
             jumps = jnp.maximum(jumps, JUMPY_SAMPLES) if self.has_events else jumps
             rough = (jumps >= JUMPY_SAMPLES) | is_linear  # in pieces, perhaps, with kinks that few samples showed
             least = jnp.where(rough, noisy_slope(jnp, max_gradient, gradient_noise) / size, 0)
@@ -308,18 +313,27 @@ class TrackedLagrangian(AbstractMethod):
 
     @staticmethod
     def _shape(
-        oracle: Oracle, point: Vector, batches: Batch, inputs: ShapeInputs, before: Any, key: Key[Array, ""]
+        oracle: Oracle,
+        point: Vector,
+        batches: Batch,
+        inputs: ShapeInputs,
+        before: Any,
+        key: Key[Array, ""],
+        face: Face | None = None,
     ) -> Any:
-        return shape_at(jnp, SampledJacobian(oracle, point, batches, key), oracle.rows, inputs, before)
+        return shape_at(jnp, SampledJacobian(oracle, point, batches, key, face), oracle.rows, inputs, before)
 
     def refresh(self, oracle: Oracle, state: TrackedState, batches: Batch, key: Key[Array, ""]) -> TrackedState:
         """The shape of the penalty, the size of the objective's gradient and the metric, anew."""
         rule = self.rule(oracle)
+        eta = rule.lengths(rule.in_force(state.rule)).eta
+        eta = face_step(jnp, eta, _square(state.gradient), _square(state.x))
+        face = face_at(_in_metric(oracle, state), state.x - eta * state.gradient, eta)
         state = self._rescaled(oracle, rule, state, batches)
         oracle, s = _in_metric(oracle, state), state.rule
-        slope = jnp.mean(for_each(lambda batch: oracle.objective_gradient(state.x, batch), batches), axis=0)
+        slope = mean_over(lambda batch: oracle.objective_gradient(state.x, batch), batches)
         s = rule.with_gradient(s, _square(slope), _square(state.x))
-        shape = self._shape(oracle, state.x, batches, rule.shape_inputs(s, oracle.batch_size), s.shape, key)
+        shape = self._shape(oracle, state.x, batches, rule.shape_inputs(s, oracle.batch_size), s.shape, key, face)
         s = rule.refreshed(s, shape, _square(slope))
         if state.average is not None:
             ahead = state.average - state.x - rule.lengths(rule.in_force(s)).eta * state.gradient
@@ -386,11 +400,14 @@ class TrackedLagrangian(AbstractMethod):
 
     def diagnose(self, oracle: Oracle, state: TrackedState, k: Float[Array, ""]) -> Diagnosis:
         """Violated: by more than five standard errors, and a thousandth of the run's length."""
-        x, s = jax.device_get((state.x, state.rule))  # for NumPy nothing has to be compiled
+        s = jax.device_get(state.rule)  # for NumPy nothing has to be compiled
+        size = np.sum(np.asarray(state.x) ** 2) if state.x.is_fully_addressable else float(_square(state.x))
         left = violation(np, oracle.layout.inequality, s.multipliers, s.constraints) ** 2
-        far = left > VIOLATED_LENGTH**2 * (1 + np.sum(x**2)) * diagonal(np, s.shape.gram)
+        far = left > VIOLATED_LENGTH**2 * (1 + size) * diagonal(np, s.shape.gram)
         violated = np.any(far & (left > VIOLATED_ERRORS**2 * s.constraint_filter.error))
-        return Diagnosis(violated, s.theta < LEAST_THETA, state.metric, self._remark(s, int(k)))
+        limit = MULTIPLIER_LIMIT * np.sqrt(s.max_gradient)
+        pressed = jacobian_norm(np, s.shape, s.multipliers) > AT_LIMIT * limit
+        return Diagnosis(violated, pressed, s.theta < LEAST_THETA, state.metric, self._remark(s, int(k)), averages=True)
 
     def _remark(self, s: RuleState, k: int) -> str:
         if s.averaging and s.averaging.count > 0:

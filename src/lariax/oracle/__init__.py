@@ -2,7 +2,7 @@
 
 from lariax.oracle._bind import as_arrays, as_point, bind, sample_structure
 from lariax.oracle._coordinates import Coordinates
-from lariax.oracle._counting import counting, occasionally
+from lariax.oracle._counting import counting, occasionally, uncounted
 from lariax.oracle._layout import Block, Layout
 from lariax.oracle._look import Look, Parts, Rows, Vector
 from lariax.oracle._oracle import Oracle, for_each
@@ -28,4 +28,5 @@ __all__ = [
     "for_each",
     "occasionally",
     "sample_structure",
+    "uncounted",
 ]

@@ -12,6 +12,7 @@ from lariax.oracle._coordinates import Coordinates
 from lariax.oracle._families import Functions
 from lariax.oracle._layout import Layout
 from lariax.oracle._oracle import Oracle
+from lariax.oracle._sampling import Placement
 from lariax.oracle._traced import Traced, traced
 from lariax.problem import (
     AbstractConstraint,
@@ -106,6 +107,7 @@ def bind(
         batch_size=batch_size,
         copies=copies,
         has_slacks=has_slacks,
+        placement=Placement.of(problem, x),
         may_jump=found.may_jump or may_jump,
     )
 

@@ -14,13 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
-from lariax.formulas import leave_one_out, repelled
+from lariax.formulas import leave_one_out, repelled, same_stratum
 from lariax.oracle._coordinates import Coordinates
 from lariax.oracle._counting import count, uncounted
 from lariax.oracle._families import Functions
 from lariax.oracle._layout import Layout
 from lariax.oracle._look import Look, Parts, Rows, Vector
-from lariax.oracle._sampling import AbstractSampling, Batch
+from lariax.oracle._sampling import AbstractSampling, Batch, Placement
+from lariax.oracle._shards import SMALL
 from lariax.oracle._structure import AbstractStructure
 from lariax.problem import Problem
 from lariax.prox import AbstractProximable, Zero
@@ -38,6 +39,7 @@ class Oracle(AbstractStructure, AbstractSampling):
     batch_size: int = eqx.field(static=True)
     copies: int = eqx.field(static=True)
     has_slacks: bool = eqx.field(static=True)
+    placement: Placement | None = eqx.field(static=True)
     may_jump: bool = eqx.field(static=True, default=False)  # gradients of single samples, as at a kink
     scaling: Vector | None = None  # x = scaling * z: the method moves in coordinates of its own (without slacks)
 
@@ -50,7 +52,12 @@ class Oracle(AbstractStructure, AbstractSampling):
     @property
     def dimension(self) -> int:
         """Of the vector that the method moves: x and the slacks."""
-        return self.coordinates.size + self._slack_entries.size
+        return self.coordinates.extended_size(self._slack_entries.size)
+
+    @property
+    def slacks(self) -> int:
+        """How many entries of the vector are behind those of x."""
+        return int(self._slack_entries.size)
 
     @property
     def _slack_entries(self) -> np.ndarray:
@@ -75,13 +82,14 @@ class Oracle(AbstractStructure, AbstractSampling):
         """`look`, on the batch as one part or on its two halves, of which the first is larger if it is odd."""
         count(self._calls())
         with uncounted():
-            return tuple(self._part(rows).look(z, batch.rows(rows)) for rows in self._cut(parts))
+            return tuple(self._part(rows).look(z, self._rows(batch, rows)) for rows in self._cut(parts))
 
     def rows_of(self, looks: tuple[Look, ...]) -> Float[Array, "n m"]:
         """The residuals of a look at parts, one row a sample."""
         sizes = [self._part(rows).batch_size for rows in self._cut(len(looks))]
         parts = [self._matrix(look.residuals, size) for look, size in zip(looks, sizes, strict=True)]
-        return jnp.concatenate(parts)
+        apart = [part.reshape(self.strata, len(part) // self.strata, self.rows) for part in parts]
+        return jnp.concatenate(apart, axis=1).reshape(self.batch_size, self.rows)
 
     def residual_rows(self, z: Vector, batch: Batch) -> Float[Array, "n m"]:
         """The residuals by a forward pass alone, one row a sample."""
@@ -98,7 +106,7 @@ class Oracle(AbstractStructure, AbstractSampling):
             )
 
         return self._shared(
-            gradient(look, spread[rows]) for look, rows in zip(looks, self._cut(len(looks)), strict=True)
+            gradient(look, self._rows(spread, rows)) for look, rows in zip(looks, self._cut(len(looks)), strict=True)
         )
 
     def jacobian(self, z: Vector, batch: Batch) -> Float[Array, "m d"]:
@@ -110,7 +118,7 @@ class Oracle(AbstractStructure, AbstractSampling):
 
     def singles(self, batches: Batch) -> tuple["Oracle", Batch]:
         """Stacked batches sample by sample: an oracle for batches of one, and those batches, stacked."""
-        one = replace(self, batch_size=1)
+        one = replace(self, batch_size=1, placement=None)
         return one, jax.tree.map(lambda rows: rows.reshape(-1, 1, *rows.shape[2:]), batches)
 
     def residuals(self, z: Vector, batch: Batch, copy: int = 0) -> Rows:
@@ -130,7 +138,9 @@ class Oracle(AbstractStructure, AbstractSampling):
         """`objective_gradient`, on either half of the batch."""
         count(self._calls(constraints=False))
         with uncounted():
-            return self._shared(self._part(rows).objective_gradient(z, batch.rows(rows)) for rows in self._cut(2))
+            return self._shared(
+                self._part(rows).objective_gradient(z, self._rows(batch, rows)) for rows in self._cut(2)
+            )
 
     def exact_residuals(self, z: Vector) -> tuple[Float[Array, " m"], Callable[[Float[Array, " m"]], Vector]]:
         """Residuals of constraints that are all deterministic, and w -> J^T w."""
@@ -158,24 +168,33 @@ class Oracle(AbstractStructure, AbstractSampling):
         def partner(source: int | None, own: Array, other: Array) -> Array:
             if source is None:
                 return own
-            others = jnp.broadcast_to(jnp.mean(other, axis=0), own.shape) if has_copy else leave_one_out(own)
-            return self._without_replacement(source, others, own)
+            if has_copy:
+                others = jnp.broadcast_to(jnp.mean(other, axis=0), own.shape)
+                return self._without_replacement(source, others, own, other)
+            return self._without_replacement(source, leave_one_out(own, self.strata), own, None)
 
         partners = map(partner, self.layout.sources, look.residuals, seen)
         y = self.split(jnp.zeros(self.rows, self.dtype) if multipliers is None else multipliers)
         return look.gradient(tuple(a + penalty * b for a, b in zip(y, partners, strict=True))), self.join(seen)
 
-    def _without_replacement(self, source: int | None, partners: Array, own: Array) -> Array:
-        """Partners, corrected where rows are drawn from N without replacement."""
+    def _without_replacement(self, source: int | None, partners: Array, own: Array, other: Array | None) -> Array:
+        """Partners, corrected where rows are drawn from N without replacement; they come from the same batch, or from
+        the `other`."""
         rows = None if source is None else self.sources[source]
-        return (
-            partners if rows is None or rows.population_size is None else repelled(partners, own, rows.population_size)
-        )
+        if rows is None or rows.population_size is None:
+            return partners
+        near = None
+        if self.is_cut(rows):
+            near = same_stratum(own if other is None else other, self.strata, without_own=other is None)
+        return repelled(partners, own, rows.population_size, near)
 
     # --- the simple convex term, and what goes in and out
 
     def prox(self, z: Vector, step_size: ArrayLike) -> Vector:
         """The proximal map of h and the projection on X, with slacks kept non-negative."""
+        if isinstance(self.simple, Everything | Zero):  # x is not taken apart and put together again
+            slacks = self._slack_entries.size
+            return self._point(self._parts(z)[0], jnp.maximum(self._parts(z)[1], 0)) if slacks else z
         steps: PyTree = step_size
         if self.scaling is not None:  # a step of 1 in z is one of scaling^2 in x, entry by entry
             steps = self.coordinates.unravel(jnp.asarray(step_size) * self.scaling**2, cast=False)
@@ -188,10 +207,11 @@ class Oracle(AbstractStructure, AbstractSampling):
         """Whether a proximal step is a gradient step."""
         return isinstance(self.simple, Everything | Zero) and not self._slack_entries.size
 
-    def repelled(self, partners: Float[Array, "n m"], own: Float[Array, "n m"]) -> Float[Array, "n m"]:
-        """`partners`, corrected for rows that were drawn without replacement, for one row a sample."""
-        parts = zip(self.layout.sources, self.split(partners), self.split(own), strict=True)
-        return self._joined([self._without_replacement(*part) for part in parts], partners.shape[:1])
+    def partners(self, own: Float[Array, "n m"]) -> Float[Array, "n m"]:
+        """For each sample the mean of the others, independent of it and without bias."""
+        others = leave_one_out(own, self.strata)
+        parts = zip(self.layout.sources, self.split(others), self.split(own), strict=True)
+        return self._joined([self._without_replacement(*part, None) for part in parts], own.shape[:1])
 
     def descent_within(self, z: Vector, gradient: Vector) -> Float[Array, ""]:
         """How fast a function with this gradient can be lowered from z without leaving the set."""
@@ -211,7 +231,7 @@ class Oracle(AbstractStructure, AbstractSampling):
         vector = self._scaled(self.coordinates.ravel(x))
         if not self._slack_entries.size:
             return vector
-        without = jnp.zeros(self.dimension, self.dtype).at[: vector.size].set(vector)
+        without = self._point(vector, jnp.zeros(self._slack_entries.size, self.dtype))
         residuals = self.join(self.residuals(without, batch))
         return self._point(vector, jnp.maximum(-residuals[self._slack_entries], 0))
 
@@ -222,6 +242,20 @@ class Oracle(AbstractStructure, AbstractSampling):
     def x_of(self, z: Vector) -> PyTree[Array]:
         """The user's x."""
         return self.coordinates.unravel(self._user(z))
+
+    def settled(self, state: PyTree) -> PyTree:
+        """A state between two calls of the compiled loop: on a mesh, vectors like z are cut as x is, small things are
+        on every device."""
+        placement, shards = self.placement, self.coordinates.shards
+        if placement is None:
+            return state
+
+        def settle(leaf: Array) -> Array:
+            if shards is not None and leaf.shape[-1:] == (self.dimension,):
+                return shards.placed(leaf)
+            return placement.whole(leaf) if leaf.size <= SMALL else leaf
+
+        return jax.tree.map(settle, state)
 
     def values(self, residuals: Float[Array, " m"], z: Vector) -> Float[Array, " m"]:
         """Residuals (slacks included) as estimates of E[fun], in the user's own units."""
@@ -260,10 +294,10 @@ class Oracle(AbstractStructure, AbstractSampling):
         return self.coordinates.unravel(self._scaled(self._parts(gradient)[0]))
 
     def _parts(self, z: Vector) -> tuple[Vector, Float[Array, " s"]]:
-        return z[: self.coordinates.size], z[self.coordinates.size :]
+        return self.coordinates.parts(z, self._slack_entries.size)
 
     def _point(self, x: Vector, slacks: Float[Array, " s"]) -> Vector:
-        return jnp.concatenate([x, slacks]) if self._slack_entries.size else x
+        return self.coordinates.extended(x, slacks) if self._slack_entries.size else x
 
     def _slack_rows(self, z: Vector) -> Float[Array, " m"]:
         """The slack of each row of the residual vector, 0 for equalities."""
@@ -281,8 +315,22 @@ class Oracle(AbstractStructure, AbstractSampling):
 
     def _cut(self, parts: int) -> list[slice]:
         """The rows of the parts of a batch."""
-        edges = [-(-self.batch_size * i // parts) for i in range(parts + 1)]
+        strata = self.strata
+        edges = [strata * -(-(self.batch_size // strata) * i // parts) for i in range(parts + 1)]
         return [slice(*edge) for edge in pairwise(edges)]
+
+    def _rows(self, batch: PyTree, rows: slice) -> PyTree:
+        """Some samples of a batch: as many of each stratum."""
+        strata = self.strata
+        if strata == 1:
+            return jax.tree.map(lambda each: each[rows], batch)
+        first, count = rows.start // strata, (rows.stop - rows.start) // strata
+
+        def some(all_: Array) -> Array:
+            apart = all_.reshape(strata, len(all_) // strata, *all_.shape[1:])
+            return apart[:, first : first + count].reshape(strata * count, *all_.shape[1:])
+
+        return jax.tree.map(some, batch)
 
     def _part(self, rows: slice) -> "Oracle":
         """For a part of the batch."""
@@ -296,10 +344,7 @@ class Oracle(AbstractStructure, AbstractSampling):
     def _copy(self, batch: Batch, copy: int) -> tuple[PyTree | None, ...]:
         """One of the independent batches within a batch."""
         b = self.batch_size
-        return tuple(
-            jax.tree.map(lambda rows: rows[copy * b : (copy + 1) * b], samples) if samples is not None else None
-            for samples in batch.samples
-        )
+        return self._rows(batch.samples, slice(copy * b, (copy + 1) * b))
 
     @property
     def _needs_joint(self) -> bool:

@@ -4,6 +4,7 @@ import unicodedata
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
@@ -38,6 +39,11 @@ def first_nonfinite(tree: PyTree) -> tuple[str, tuple[int, ...], float] | None:
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         if isinstance(leaf, jax.core.Tracer):
             continue
+        if isinstance(leaf, jax.Array) and len(leaf.sharding.device_set) > 1:
+            found = _nonfinite_on_mesh(leaf)
+            if found is not None:
+                return jax.tree_util.keystr(path), *found
+            continue
         array = np.asarray(leaf)
         if np.issubdtype(array.dtype, np.floating) or array.dtype.name == "bfloat16":
             flat = array.reshape(-1)
@@ -47,3 +53,14 @@ def first_nonfinite(tree: PyTree) -> tuple[str, tuple[int, ...], float] | None:
                     index = np.unravel_index(start + int(np.argmin(finite)), array.shape)
                     return jax.tree_util.keystr(path), tuple(int(i) for i in index), float(array[index])
     return None
+
+
+def _nonfinite_on_mesh(array: jax.Array) -> tuple[tuple[int, ...], float] | None:
+    """Index and value, found where the array is; of another process's part only that there is one."""
+    if not jnp.issubdtype(array.dtype, jnp.floating) or bool(jax.jit(lambda a: jnp.isfinite(a).all())(array)):
+        return None
+    for shard in array.addressable_shards:
+        bad = first_nonfinite(np.asarray(shard.data))
+        if bad is not None:
+            return tuple((part.start or 0) + i for part, i in zip(shard.index, bad[1], strict=True)), bad[2]
+    return (-1,) * array.ndim, float("nan")

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from lariax.problem._meshes import automatic
 from lariax.problem._problem import Problem
 
 
@@ -29,7 +30,9 @@ class Whole(eqx.Module):
 
 
 def opened(problem: Problem, x: PyTree) -> tuple[Problem, PyTree]:
-    """The problem for the arrays of x, and these; both as they are where x is nothing else."""
+    """The problem for the arrays of x, and these; both as they are where x is nothing else. What is on a mesh is on one
+    with automatic axes."""
+    problem, x = automatic(problem), automatic(x)
     if not _has_more(x):
         return problem, x
     arrays, rest = eqx.partition(x, _is_entry)

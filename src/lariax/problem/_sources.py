@@ -17,10 +17,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, Int, Key, PyTree
 
 from lariax.problem._columns import as_columns, fetched
 from lariax.problem._describe import describe_shape, first_nonfinite
+from lariax.problem._meshes import RowShards, automatic, joined_rows
 from lariax.problem._precision import narrowed, warn_of_float32
 from lariax.problem._shuffle import MOST_ROWS, shuffled
 from lariax.utils import takes
@@ -152,6 +154,9 @@ class Dataset(AbstractSource):
     pass depend on those that have gone, and an estimate that remembers rows (a tracked constraint) is biased by the
     order of 1 / rows: draw with replacement from small data.
 
+    Arrays whose rows are sharded over a mesh stay where they are, and every device takes its part of a batch from its
+    own rows, if the batch has two for each of them at least (docs/scale.md).
+
     >>> import jax.numpy as jnp, lariax as lx
     >>> rows = lx.Dataset({"features": jnp.ones((100, 3)), "label": jnp.ones(100)})
     >>> len(rows)
@@ -163,31 +168,58 @@ class Dataset(AbstractSource):
 
     arrays: PyTree[Array]
     epochs: bool = eqx.field(static=True)
+    shards: RowShards | None = eqx.field(static=True, repr=False)  # how its rows are cut, on a mesh
 
     from_host: ClassVar[bool] = False
 
     def __init__(self, arrays: PyTree, epochs: bool = False):
         self.arrays = _device_rows(arrays, "Dataset")
         self.epochs = epochs
+        self.shards = RowShards.of(self.arrays)
+
+    @classmethod
+    def local(cls, arrays: PyTree, epochs: bool = False) -> "Dataset":
+        """The rows of all processes, each of which gives its own (`jax.distributed`); all have as many, and as many for
+        each of their devices. They stay where they are. With one process, its rows over its devices.
+
+        >>> import jax.numpy as jnp, lariax as lx
+        >>> len(lx.Dataset.local({"income": jnp.ones(8)}))
+        8
+        """
+        return cls(joined_rows(_device_rows(arrays, "Dataset.local")), epochs)
 
     def __len__(self) -> int:
         return int(jax.tree.leaves(self.arrays)[0].shape[0])
 
     def draw(self, key: Key[Array, ""], iterations: Int[Array, " n"], count: int) -> PyTree:
-        if not self.epochs:
-            keys = jax.vmap(lambda k: jax.random.fold_in(key, k))(iterations)
-            return jax.vmap(lambda k: jax.random.randint(k, (count,), 0, len(self)))(keys)
-        if count > len(self):
-            raise ValueError(
-                f"one iteration takes {count} rows without replacement, found a Dataset of {len(self)} rows. "
-                "Lower batch_size, or use epochs=False to draw with replacement."
-            )
-        per_epoch = len(self) // count
-        places = (iterations % per_epoch)[:, None] * count + jnp.arange(count)
-        return shuffled(key, iterations // per_epoch, places, len(self))
+        return _row_numbers(key, iterations, count, len(self), self.epochs)
 
     def fetch(self, ticket: PyTree) -> PyTree:
         return fetched(self.arrays, ticket)
+
+    def draw_from_shards(self, key: Key[Array, ""], iterations: Int[Array, " n"], count: int) -> Int[Array, "n count"]:
+        """As `draw`, with as many samples from each shard, those of one shard after those of the other."""
+        assert self.shards is not None
+        shards = self.shards.count
+        rows = len(self) // shards
+
+        def from_one(shard: Array) -> Array:
+            own = jax.random.fold_in(key, shard)
+            return shard * rows + _row_numbers(own, iterations, count // shards, rows, self.epochs)
+
+        return jnp.moveaxis(jax.vmap(from_one)(jnp.arange(shards)), 0, 1).reshape(len(iterations), count)
+
+    def fetch_from_shards(self, ticket: Int[Array, " count"]) -> PyTree:
+        """The samples of such a ticket: every device reads its own rows, and keeps them."""
+        assert self.shards is not None
+        axes, specs, rows = self.shards.axes, list(self.shards.specs), len(self) // self.shards.count
+        leaves, structure = jax.tree.flatten(self.arrays)
+
+        def own(leaves: list[Array], ticket: Array) -> list[Array]:
+            return [leaf[ticket - jax.lax.axis_index(axes) * rows] for leaf in leaves]
+
+        found = jax.shard_map(own, mesh=self.shards.mesh, in_specs=(specs, PartitionSpec(axes)), out_specs=specs)
+        return jax.tree.unflatten(structure, found(leaves, ticket))
 
     @property
     def rows_per_sample(self) -> int:
@@ -196,6 +228,23 @@ class Dataset(AbstractSource):
     @property
     def population_size(self) -> int | None:
         return len(self) if self.epochs else None
+
+
+def _row_numbers(
+    key: Key[Array, ""], iterations: Int[Array, " n"], count: int, rows: int, epochs: bool
+) -> Int[Array, "n count"]:
+    """`count` of so many rows in each of the iterations, with replacement or in reshuffled passes."""
+    if not epochs:
+        keys = jax.vmap(lambda k: jax.random.fold_in(key, k))(iterations)
+        return jax.vmap(lambda k: jax.random.randint(k, (count,), 0, rows))(keys)
+    if count > rows:
+        raise ValueError(
+            f"one iteration takes {count} rows without replacement, found a Dataset of {rows} rows. "
+            "Lower batch_size, or use epochs=False to draw with replacement."
+        )
+    per_epoch = rows // count
+    places = (iterations % per_epoch)[:, None] * count + jnp.arange(count)
+    return shuffled(key, iterations // per_epoch, places, rows)
 
 
 class Stratified(AbstractSource):
@@ -422,7 +471,7 @@ def _device_rows(arrays: PyTree, owner: str) -> PyTree[Array]:
         )
     arrays, lost = narrowed(arrays, owner)
     try:
-        found = jax.tree.map(_on_device, arrays)
+        found = automatic(jax.tree.map(_on_device, arrays))
     except TypeError as error:
         raise TypeError(f"{owner} takes arrays of numbers, found {describe_shape(arrays)}: {error}") from error
     if lost is not None:

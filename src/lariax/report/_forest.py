@@ -1,9 +1,10 @@
-"""Error bars as a table with a forest plot: one interval a row, those of one kind on one scale."""
+"""Error bars as a table with a forest plot: one interval a row, those of one kind in one scale."""
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from lariax.inference import Entry
+from lariax.inference import Entry, shown
 from lariax.report._html import Markup, element, joined, name_of, table
 from lariax.report._words import number
 from lariax.runs import SavedRun
@@ -16,6 +17,7 @@ TITLES = {
 }
 MOST_ROWS = 40  # of a kind
 WIDTH, EDGE = 220, 6
+SHORTEST = 0.04  # of an axis: a bar that can be seen
 
 
 def error_bars(run: SavedRun, several: bool) -> Markup:
@@ -34,30 +36,46 @@ def error_bars(run: SavedRun, several: bool) -> Markup:
 
 
 def _forest(title: str, rows: Sequence[Entry]) -> Markup:
-    shown = rows[:MOST_ROWS]
-    ends = [value for line in shown for value in (line.low, line.high, line.estimate) if math.isfinite(value)]
-    low, high = min(ends, default=0.0), max(ends, default=1.0)
-    body = [
-        [name_of(line.name), number(line.estimate), _error(line), _interval(line), line.law, _bar(line, low, high)]
-        for line in shown
-    ]
+    lines = rows[:MOST_ROWS]
+    axes = _axes(lines)
+    body = [_line(line, *axis) for line, axis in zip(lines, axes.ends, strict=True)]
     left = f", the first {MOST_ROWS} of {len(rows):,}" if len(rows) > MOST_ROWS else ""
-    head = ["", "estimate", "standard error", "interval", "law", f"{number(low)} to {number(high)}"]
+    head = ["", "estimate", "standard error", "interval", "law", axes.words]
     return table(head, body, f"{title}{left}", class_="numbers")
 
 
-def _error(line: Entry) -> str:
-    return number(line.standard_error) if math.isfinite(line.standard_error) else "-"
+class _Axes(NamedTuple):
+    """What the plot of each row reaches from and to, and how that is said."""
+
+    ends: list[tuple[float, float]]
+    words: str
 
 
-def _interval(line: Entry) -> str:
-    return f"{number(line.low)} to {number(line.high)}" if math.isfinite(line.low) else "-"
+def _axes(lines: Sequence[Entry]) -> _Axes:
+    """One axis; where intervals would be too short to be seen on it, one around each estimate, in one scale."""
+    known = [line for line in lines if _is_known(line)]
+    low = min((min(line.low, line.estimate) for line in known), default=0.0)
+    high = max((max(line.high, line.estimate) for line in known), default=1.0)
+    widths = sorted(line.high - line.low for line in known if line.high > line.low)
+    if not widths or widths[len(widths) // 2] >= SHORTEST * (high - low):
+        return _Axes([(low, high)] * len(lines), f"{number(low)} to {number(high)}")
+    reach = max(max(line.high - line.estimate, line.estimate - line.low) for line in known)
+    return _Axes([(line.estimate - reach, line.estimate + reach) for line in lines], f"estimate \u00b1 {number(reach)}")
 
 
-def _bar(line: Entry, low: float, high: float) -> Markup:
+def _is_known(line: Entry) -> bool:
+    return all(map(math.isfinite, (line.low, line.high, line.estimate)))
+
+
+def _line(line: Entry, low: float, high: float) -> list[object]:
+    text = shown(line)
+    interval = f"{text.low} to {text.high}" if _is_known(line) else "-"
+    bar = _bar(line, low, high, f"{text.estimate}, {interval}") if _is_known(line) else "-"
+    return [name_of(line.name), text.estimate, text.standard_error, interval, line.law, bar]
+
+
+def _bar(line: Entry, low: float, high: float, label: str) -> Markup:
     """The interval as a bar, the estimate as a dot, and 0 as a line across."""
-    if not all(map(math.isfinite, (line.low, line.high, line.estimate))):
-        return Markup("-")
 
     def x(value: float) -> str:
         return f"{EDGE + (WIDTH - 2 * EDGE) * (value - low) / ((high - low) or 1):.1f}"
@@ -66,6 +84,5 @@ def _bar(line: Entry, low: float, high: float) -> Markup:
     shapes = [element("line", x1=x(0), x2=x(0), y1=0, y2=16, class_="bound")] if low <= 0 <= high else []
     shapes.append(element("line", x1=x(line.low), x2=x(line.high), y1=8, y2=8, class_=f"span {kind}"))
     shapes.append(element("circle", cx=x(line.estimate), cy=8, r=3, class_=f"dot {kind}"))
-    label = f"{number(line.estimate)}, {_interval(line)}"
     view = {"viewBox": f"0 0 {WIDTH} 16"}
     return element("svg", *shapes, width=WIDTH, height=16, role="img", aria_label=label, **view)

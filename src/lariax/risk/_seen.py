@@ -43,7 +43,7 @@ class NumberedRows(Dataset):
     """Rows that know the iteration they are drawn in; rows asked for by their numbers alone are late ones."""
 
     def __init__(self, rows: Dataset):
-        self.arrays, self.epochs = rows.arrays, rows.epochs
+        self.arrays, self.epochs, self.shards = rows.arrays, rows.epochs, None
 
     def draw(self, key: Key[Array, ""], iterations: Int[Array, " n"], count: int) -> Numbered:
         tickets = super().draw(key, iterations, count)
@@ -69,7 +69,8 @@ def run_source(source: Any, numbers: bool) -> Any:
     if isinstance(source, Distribution):
         draw = _two_keys if source.log_density is not None else source.sampler
         return NumberedDraws(draw) if numbers else Distribution(draw)
-    return NumberedRows(source) if numbers and type(source) is Dataset else source
+    whole = type(source) is Dataset and source.shards is None  # rows that are cut over a mesh are not numbered
+    return NumberedRows(source) if numbers and whole else source
 
 
 def _two_keys(key: Key[Array, ""]) -> Array:

@@ -19,6 +19,7 @@ class Entry:
     group: str
     label: Any
     count: Count
+    estimate: float
     low: float
     high: float
     shown: bool
@@ -33,6 +34,7 @@ class RateCertificate:
         rows: how many rows were looked at.
         confidence: of the promise, and of each interval.
         entries: the rates, one a constraint, group and class.
+        exact: whether the test was: on rows kept back from training and choice. Else the rows are cross-fitted.
 
     `holds` is the promise: every constraint at once. The interval of a rate is exact (Clopper and Pearson; empirical
     Bernstein for mean scores), for this rate alone and a model that was fixed before these rows were looked at.
@@ -44,6 +46,7 @@ class RateCertificate:
     holds: bool
     entries: tuple[Entry, ...]
     differences: dict[str, tuple[float, float, float]]
+    exact: bool = True
 
     def to_frame(self) -> Any:
         """A pandas frame, one row a rate."""
@@ -53,7 +56,7 @@ class RateCertificate:
         records = [
             {
                 **{name: getattr(entry, name) for name in head},
-                "estimate": entry.count.rate,
+                "estimate": entry.estimate,
                 "low": entry.low,
                 "high": entry.high,
                 "hits": entry.count.hits,
@@ -78,11 +81,12 @@ class RateCertificate:
         return (by_group.max() - by_group.min()).rename("difference")
 
     def __str__(self) -> str:
-        where = "rows that were kept back" if self.population else "training rows"
+        kept = "rows that were kept back" if self.exact else "rows, each decided by models that did not see it"
+        where = kept if self.population else "training rows"
         lines = [f"{'Promised' if self.holds else 'Not promised'}, from {self.rows:,} {where}:"]
         for entry in self.entries:
             about = " ".join(str(word) for word in (entry.rate, entry.group and f"[{entry.group}]") if word)
-            lines.append(f"  {about}: {entry.count.rate:.4f} [{entry.low:.4f}, {entry.high:.4f}]")
+            lines.append(f"  {about}: {entry.estimate:.4f} [{entry.low:.4f}, {entry.high:.4f}]")
         for name, (middle, low, high) in self.differences.items():
             lines.append(f"  largest difference of {name}: {middle:.4f} [{low:.4f}, {high:.4f}]")
         return "\n".join(lines)
@@ -99,11 +103,18 @@ def certificate_of(plan: Plan, tested: Tested, classes: Any, confidence: float, 
         alone = [row for row in rows if row.second is None]
         ok = all(row_shown(row, tested.counts, error) if tested.population else _met(row, tested) for row in alone)
         label = classes[base.label] if base.label >= 0 else None
-        entries.append(
-            Entry(rows[0].name, base.rate, base.group, label, count, low, high, holds or (bool(alone) and ok))
-        )
+        estimate, low, high = (base.low + base.width * one for one in (count.rate, low, high))
+        name = rows[0].name if rows else base.rate
+        is_shown = holds or (bool(alone) and ok)
+        entries.append(Entry(name, base.rate, base.group, label, count, estimate, low, high, is_shown))
     return RateCertificate(
-        tested.population, tested.rows, confidence, holds, tuple(entries), _differences(plan, tested, error)
+        tested.population,
+        tested.rows,
+        confidence,
+        holds,
+        tuple(entries),
+        _differences(plan, tested, error),
+        tested.exact,
     )
 
 

@@ -6,7 +6,7 @@ A candidate is worth trying if no other has a larger margin and a lower objectiv
 are the sequence that is tested. Rows kept back have no say in it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,14 +15,17 @@ from scipy.special import expit, softmax
 
 from lariax.sklearn._rates import Plan
 
-SAFEST, LEAST, STEP = 10.0, -1.0, 0.1
+SAFEST, LEAST, STEP = 10.0, -1.0, 0.05
 """Margins to try, in standard errors: the first, the last, and the distance between two."""
 
 DEAREST, NEAR = 2.0, 5.0
 """Candidates that cost more than so many times the cheapest one that meets the bounds, or misses them by so many
 standard errors, are not taken for the sake of a promise: to accept everybody keeps many a bound, and is of no use."""
 
-MOST_THRESHOLDS = 400
+MOST_THRESHOLDS = 800
+
+SURE = (2.0, 1.0)
+"""Standard errors by which another threshold, and another model, must cost less to be taken for cheaper."""
 
 
 class Candidate(NamedTuple):
@@ -152,28 +155,68 @@ def margins(plan: Plan, rates: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(found), -np.inf, found)
 
 
-def sequence(plan: Plan, sweeps: Sequence[Sweep], sizes: np.ndarray) -> list[Candidate]:
-    """Candidates from the safest to the cheapest; each costs less than all before it."""
-    return ordered(sweeps, [margins(plan, one.rates, sizes) for one in sweeps])
+class Judged:
+    """Every model of a pool at every threshold, as some rows see it: which of them to take for a margin.
 
+    Among those that have the margin the cheapest is the best guess, and a lucky one: a simpler one is taken unless it
+    costs more by `SURE` standard errors of the difference. Simplest is the model without constraints, with its
+    threshold moved as little as can be (if errors are what costs), then with any other threshold, then a model that was
+    trained for a margin.
+    """
 
-def ordered(sweeps: Sequence[Sweep], all_margins: Sequence[np.ndarray], dearest: float = DEAREST) -> list[Candidate]:
-    """The sequence, from the margins of every threshold of every model."""
-    margin, cost = np.concatenate(all_margins), np.concatenate([one.cost for one in sweeps])
-    shift = np.concatenate([one.shifts for one in sweeps])
-    model = np.concatenate([np.full(len(one.shifts), i) for i, one in enumerate(sweeps)])
-    near = cost[margin >= min(-NEAR, float(margin.max()))]
-    affordable = cost <= dearest * max(float(near.min()), 1e-300) + 1e-9
-    margin = np.where(affordable, margin, -np.inf)
-    order = np.lexsort((np.abs(shift), cost, -margin))
-    first = min(SAFEST, float(margin.max()))
-    found: list[Candidate] = []
-    for level in np.arange(first, min(LEAST, first) - STEP / 2, -STEP):
-        able = order[margin[order] >= level]
-        best = able[np.lexsort((-margin[able], cost[able]))[0]]
-        if not found or cost[best] < found[-1].cost:
-            found.append(Candidate(int(model[best]), float(shift[best]), float(margin[best]), float(cost[best])))
-    return found
+    def __init__(
+        self,
+        sweeps: Sequence[Sweep],
+        margins: Sequence[np.ndarray],
+        dearest: float = DEAREST,
+        losses: Callable[[int, float], np.ndarray] | None = None,
+        near_own: bool = True,
+    ):
+        self.margin, self.cost = np.concatenate(margins), np.concatenate([one.cost for one in sweeps])
+        self.shift = np.concatenate([one.shifts for one in sweeps])
+        self.model = np.concatenate([np.full(len(one.shifts), i) for i, one in enumerate(sweeps)])
+        near = self.cost[self.margin >= min(-NEAR, float(self.margin.max()))]
+        affordable = self.cost <= dearest * max(float(near.min()), 1e-300) + 1e-9
+        self.margin = np.where(affordable, self.margin, -np.inf)
+        self.safest = float(self.margin.max())
+        order = np.lexsort((np.abs(self.shift), -self.margin, self.cost))
+        plain = order[self.model[order] == 0]
+        own = plain[np.argsort(np.abs(self.shift[plain]), kind="stable")]
+        self.orders = [(own, SURE[0] if near_own else -1.0), (plain, SURE[1]), (order, 0.0)]
+        self.losses, self.known = losses, dict[int, np.ndarray]()
+
+    def at(self, level: float) -> Candidate:
+        """The one to take for this margin, or for the largest that there is."""
+        level = min(level, self.safest)
+        found = [(order[self.margin[order] >= level][:1], sure) for order, sure in self.orders]
+        cheapest = int(found[-1][0][0])
+        best = next(int(i[0]) for i, sure in found if len(i) and self._as_good(int(i[0]), cheapest, sure))
+        return Candidate(
+            int(self.model[best]), float(self.shift[best]), float(self.margin[best]), float(self.cost[best])
+        )
+
+    def _as_good(self, simple: int, best: int, sure: float) -> bool:
+        if simple == best:
+            return True
+        if self.losses is None or sure < 0:
+            return False
+        for i in (simple, best):
+            if i not in self.known:
+                self.known[i] = self.losses(int(self.model[i]), float(self.shift[i]))
+        return bool(self.cost[simple] - self.cost[best] <= sure * np.linalg.norm(self.known[simple] - self.known[best]))
+
+    def levels(self, safest: float = SAFEST) -> np.ndarray:
+        first = min(safest, self.safest)
+        return np.arange(first, min(LEAST, first) - STEP / 2, -STEP)
+
+    def sequence(self) -> list[Candidate]:
+        """Candidates from the safest to the cheapest; each costs less than all before it."""
+        found: list[Candidate] = []
+        for level in self.levels():
+            one = self.at(level)
+            if not found or one.cost < found[-1].cost:
+                found.append(one)
+        return found
 
 
 def exactly(plan: Plan, sweeps: Sequence[Sweep]) -> tuple[Candidate, bool]:

@@ -10,15 +10,25 @@ from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from lariax.sklearn._batches import Batch, columns_of, joined
 from lariax.sklearn._certificate import RateCertificate, certificate_of
 from lariax.sklearn._choose import decided, probabilities
 from lariax.sklearn._constraints import Limit, at_most, checked
 from lariax.sklearn._groups import Columns
 from lariax.sklearn._linear import LinearTrainer
-from lariax.sklearn._promise import Asked, Outcome, Trainer, settled
+from lariax.sklearn._pool import Asked, Trainer
+from lariax.sklearn._promise import Outcome, settled
 from lariax.sklearn._rates import Plan, planned
+from lariax.sklearn._tradeoff import Seen, bound_of, draw, frame_of, named, price
 from lariax.sklearn._train import Rows
 from lariax.utils import check_among, check_confidence, is_number, warn
+
+LEFT_BEHIND = "a model leaves its rows behind when it is pickled: fit it again to see the price of a bound."
+
+
+def check_hidden(hidden: Any) -> None:
+    if not isinstance(hidden, tuple | list) or not all(is_number(width, int) and width > 0 for width in hidden):
+        raise ValueError(f"hidden takes the widths of the hidden layers, such as (64, 32), found {hidden!r}.")
 
 
 class PromiseError(RuntimeError):
@@ -70,7 +80,67 @@ class _Classifier(ClassifierMixin, BaseEstimator):
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64)
         check_classification_targets(y)
         weight = None if sample_weight is None else _check_sample_weight(sample_weight, X, ensure_non_negative=True)
+        self.__dict__.pop("_batches", None)
         return self._fitted(limits, X, y, weight, sensitive_features, frame)
+
+    def partial_fit(
+        self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None, sensitive_features: Any = None
+    ) -> Self:
+        """Fit on these rows and on all that came by `partial_fit` before: the model and its promise are those of `fit`
+        on all of them. The rows are kept, and pickled with the estimator; `fit` forgets them.
+
+        The promise of each call holds with the confidence that is asked for. That all of many calls are right is less
+        sure.
+
+        Arguments:
+            classes: all classes that may come. There is no model until each has come; without it, until two have.
+            X, y, sample_weight, sensitive_features: as of `fit`.
+        """
+        limits, frame = self._checked(), X
+        batches = getattr(self, "_batches", [])
+        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, reset=not batches)
+        check_classification_targets(y)
+        weight = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
+        columns = columns_of(limits, Columns(sensitive_features, frame, y))
+        rows = joined([*batches, Batch(X, y, weight, columns)])
+        if classes is not None and not np.isin(y, classes).all():
+            raise ValueError(f"y has classes that are not among classes={list(classes)}.")
+        self._batches = [rows]
+        missing = np.setdiff1d([] if classes is None else classes, rows.y[rows.weights > 0])
+        if len(missing) or len(np.unique(rows.y)) < 2:
+            warn(f"there is no model yet: no row of class {', '.join(map(str, missing)) or 'another kind'} has come.")
+            return self
+        return self._fitted(limits, rows.inputs, rows.y, rows.weights, rows.columns, None)
+
+    def tradeoff(self, bounds: Any = None, constraint: str | None = None) -> Any:
+        """The price of a bound: a frame with the objective (the share of errors, or of misses) for each of several
+        bounds, its interval, whether the rows can show the bound, and the multiplier. Models for all bounds are trained
+        from each other, fold by fold; the objective is of rows that they did not see.
+
+        Arguments:
+            bounds: to try; by default nine around the one that was asked for.
+            constraint: its name; by default the first.
+        """
+        return frame_of(price(self._known(), constraint, bounds, check_random_state(self.random_state)))
+
+    def plot_tradeoff(self, bounds: Any = None, constraint: str | None = None, ax: Any = None) -> Any:
+        """`tradeoff` as a curve with its band; returns the axes."""
+        seen = self._known()
+        name = named(seen.plan, constraint)
+        words = {
+            "bound": f"bound on {name}",
+            "objective": f"share of {'errors' if self._objective == 'error' else 'misses'}",
+        }
+        return draw(self.tradeoff(bounds, name), words, bound_of(seen.plan, name), ax)
+
+    def _known(self) -> Seen:
+        check_is_fitted(self, "status_")
+        if not hasattr(self, "_seen"):
+            raise ValueError(LEFT_BEHIND)
+        return self._seen
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in super().__getstate__().items() if name != "_seen"}
 
     def _checked(self) -> dict[str, tuple[str, Limit]]:
         """The constraints; everything else that the constructor was given is looked at too."""
@@ -78,8 +148,7 @@ class _Classifier(ClassifierMixin, BaseEstimator):
         check_confidence(self.confidence)
         if not (is_number(self.C) and self.C > 0):
             raise ValueError(f"C must be positive, found {self.C!r}.")
-        if not isinstance(self.hidden, tuple | list) or not all(is_number(w, int) and w > 0 for w in self.hidden):
-            raise ValueError(f"hidden takes the widths of the hidden layers, such as (64, 32), found {self.hidden!r}.")
+        check_hidden(self.hidden)
         if self.kept is not None and not (is_number(self.kept) and 0 < self.kept < 1):
             raise ValueError(f"kept is a share of the rows, above 0 and below 1, or None, found {self.kept!r}.")
         return self._limits()
@@ -108,7 +177,9 @@ class _Classifier(ClassifierMixin, BaseEstimator):
         rows = Rows(X[used], codes, weight[used] * own, weight[used])
         asked = Asked(self.promise, self.confidence, self.kept, self._objective)
         random = check_random_state(self.random_state)
-        outcome = settled(rows, plan, self._trainer(random), asked, random)
+        trainer = self._trainer(random)
+        self._seen = Seen(rows, plan, trainer, asked)
+        outcome = settled(rows, plan, trainer, asked, random)
         self._take(outcome, plan)
         return self
 
@@ -201,6 +272,23 @@ class _Classifier(ClassifierMixin, BaseEstimator):
 
 class ConstrainedClassifier(_Classifier):
     """A classifier under constraints on its rates, which hold on new data with the confidence that is asked for.
+
+    Arguments:
+        constraints: a dict, `{"recall": at_least(0.9), "selection_rate": gap(0.02, by="sex")}`; the rates are recall,
+            false_alarm, miss, precision, selection_rate, coverage, error, accuracy, mean_score. Or any name with
+            SciPy's `NonlinearConstraint(fun, low, high)`: the mean over rows of fun(y, decision).
+        hidden: widths of hidden layers, (64, 32); () is a linear model.
+        promise: "population": on new data, with `confidence`. "training": on the training rows, counted.
+        confidence: of the promise.
+        C: as of `sklearn.linear_model.LogisticRegression`, on scaled features.
+        kept: the share of the rows that is kept back for the test. None: a half, but below 5,000 rows (of linear
+            models) none: they are cross-fitted.
+        class_weight: as of scikit-learn; for training, not for the rates.
+        raise_on_failure: raise a `PromiseError` instead of a warning if the promise cannot be made.
+        random_state: which rows are kept back, and of networks the first weights.
+
+    After fit: `status_` (promised, met, not_shown, out_of_reach, unconstrained), `message_`, `rows_needed_`,
+    `certificate_`, `multipliers_`, `history_`, `threshold_`, and `coef_`, `intercept_` or `coefs_`, `intercepts_`.
 
     >>> import lariax.sklearn as ls
     >>> from sklearn.datasets import make_classification

@@ -1,10 +1,12 @@
 """What is promised, as data: `{"recall": at_least(0.9), "selection_rate": gap(0.02, by="sex")}`."""
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
+import scipy.optimize
 
 from lariax.utils import did_you_mean, is_number
 
@@ -144,7 +146,45 @@ class decreasing:
     features: tuple[str | int, ...]
 
 
-Limit: TypeAlias = at_least | at_most | gap | ratio | each
+@dataclass(frozen=True)
+class OnRows:
+    """The mean over rows of fun(y, decision), or of fun(y, prediction), is between two bounds: a `NonlinearConstraint`
+    of SciPy, or its dict with "type" and "fun"."""
+
+    fun: Callable[[Any, Any], Any]
+    low: float
+    high: float
+    given: None = None
+
+
+Limit: TypeAlias = at_least | at_most | gap | ratio | each | OnRows
+
+
+def on_rows(name: str, limit: Any) -> OnRows | None:
+    """SciPy's ways to say it, where the function takes two arguments; None for everything else."""
+    if isinstance(limit, scipy.optimize.NonlinearConstraint):
+        fun, low, high = limit.fun, limit.lb, limit.ub
+    elif isinstance(limit, Mapping) and "fun" in limit:
+        fun, low = limit["fun"], 0.0
+        kinds = {"ineq": np.inf, "eq": 0.0}
+        if limit.get("type") not in kinds:
+            raise ValueError(f"constraints[{name!r}]: type must be 'ineq' or 'eq', found {limit.get('type')!r}.")
+        high = kinds[limit["type"]]
+    else:
+        return None
+    if _arguments(fun) != 2:
+        return None
+    if np.size(low) != 1 or np.size(high) != 1 or float(np.ravel(low)[0]) > float(np.ravel(high)[0]):
+        raise ValueError(f"constraints[{name!r}]: a mean over rows has one lower and one upper bound, in this order.")
+    return OnRows(fun, float(np.ravel(low)[0]), float(np.ravel(high)[0]))
+
+
+def _arguments(fun: Any) -> int:
+    try:
+        parameters = inspect.signature(fun).parameters.values()
+    except (TypeError, ValueError):
+        return 1
+    return sum(one.default is one.empty and one.kind in (0, 1) for one in parameters)
 
 
 def checked(constraints: Any, rates: Sequence[str] = RATES, others: Sequence[str] = ()) -> dict[str, tuple[str, Limit]]:
@@ -160,9 +200,16 @@ def checked(constraints: Any, rates: Sequence[str] = RATES, others: Sequence[str
     for rate, limits in constraints.items():
         if rate in others:
             continue
+        own = on_rows(rate, limits)
+        if own is not None:
+            found[rate] = (rate, own)
+            continue
         if rate not in rates:
             hint, known = did_you_mean(rate, (*rates, *others)), ", ".join((*rates, *others))
-            raise ValueError(f"there is no rate {rate!r}. {hint}The rates are {known}.")
+            raise ValueError(
+                f"there is no rate {rate!r}. {hint}The rates are {known}; one of your own is SciPy's "
+                "NonlinearConstraint(fun, low, high) with fun(y, decision)."
+            )
         several = list(limits) if isinstance(limits, list | tuple) else [limits]
         for number, limit in enumerate(several, 1):
             _check_limit(rate, limit, rate in RATES)

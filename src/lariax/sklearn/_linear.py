@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
 import scipy.sparse
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
+from lariax.sklearn._choose import decided, probabilities
 from lariax.sklearn._rates import Plan
 from lariax.sklearn._train import Objective, Rows, Trained, train
 
@@ -64,21 +66,49 @@ class LinearTrainer:
 
     C: float
 
-    levels: ClassVar[tuple[float, ...]] = (0.0, 1.0, 2.0, 3.0, 4.5, 7.0)
+    levels: ClassVar[tuple[float, ...]] = (0.0, 1.0, 1.5, 2.0, 3.0, 4.5, 7.0)
     flatters: ClassVar[bool] = False
 
     def path(self, rows: Rows, plan: Plan, targets: Sequence[np.ndarray | None]) -> list[Linear]:
         """One model for each vector of bounds, each from the one before."""
-        with threadpool_limits(1):  # products of this size gain little from a second thread and lose much to a busy one
+        with _one_thread():
             small = scipy.sparse.issparse(rows.inputs) and np.prod(rows.inputs.shape) <= SMALL
             inputs = rows.inputs.toarray() if small else rows.inputs
             middle, spread = scaling(inputs, rows.weights)
             inside = replace(rows, inputs=scaled(inputs, middle, spread))
             objective = Objective(inside, plan, 1 / (self.C * float(rows.weights.sum())))
             found: list[Trained] = []
-            for bounds in targets:
+            for target in targets:
+                bounds = None if target is None else softened(objective, target, found[-1] if found else None)
                 found.append(train(objective, bounds, found[-1] if found else None))
         return [_back(trained, middle, spread) for trained in found]
+
+
+@cache
+def _threads() -> ThreadpoolController:
+    return ThreadpoolController()  # to look for libraries takes longer than many a fit
+
+
+def _one_thread() -> Any:
+    """Products of this size gain little from a second thread and lose much to a busy one."""
+    return _threads().limit(limits=1)
+
+
+def softened(objective: Objective, target: np.ndarray, last: Trained | None) -> np.ndarray:
+    """Bounds on soft rates that ask for about these hard ones, by how the two differ for the last model: rates by a
+    distance, gaps by a factor."""
+    if last is None:
+        return target
+    rows, plan = objective.rows, objective.plan
+    counts = plan.counts(
+        decided(rows.inputs @ last.theta), rows.y, probabilities(rows.inputs @ last.theta), rows.counted
+    )
+    hard = plan.values(np.asarray([one.rate for one in counts]))
+    gap = np.asarray([row.second is not None and row.bound > 0 for row in plan.rows], bool)
+    told = gap & (hard > target / 4)  # too small a gap tells nothing
+    factor = np.clip(last.values / np.where(told, hard, np.inf), 0.1, 1.0)
+    factor = np.where(told, factor, factor[told].max(initial=0.1) if told.any() else 1.0)
+    return np.where(gap, target * factor, target + np.nan_to_num(last.values - hard))
 
 
 def _back(trained: Trained, middle: np.ndarray, spread: np.ndarray) -> Linear:

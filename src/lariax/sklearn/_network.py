@@ -19,7 +19,7 @@ from lariax.methods import Optax
 from lariax.problem import AtMost, Dataset, Problem
 from lariax.sklearn._linear import scaling
 from lariax.sklearn._rates import Plan, soft_parts
-from lariax.sklearn._train import TEMPERATURE, Rows, mixing
+from lariax.sklearn._train import Rows, mixing
 
 BATCH = 256
 PASSES, FEWEST_STEPS, MOST_STEPS = 15, 500, 3000
@@ -28,6 +28,9 @@ PASSES, FEWEST_STEPS, MOST_STEPS = 15, 500, 3000
 STEP_SIZE = 3e-3
 RIDGE = 1e-3
 """At C = 1. Networks learn a bound on their rows by heart; a ridge keeps most of it on new rows (docs/heldout.md)."""
+
+TEMPERATURE = 0.25
+"""Of soft decisions; networks have sharper scores than linear models."""
 
 LIKELY = 0.75  # a precision, about, to be linear around
 
@@ -85,14 +88,14 @@ class NetworkTrainer:
             free = np.full(len(plan.rows), 1e3)
             limit = {"rates": AtMost(bound=jnp.asarray(free if bounds is None else bounds, jnp.float32))}
             problem = Problem.joint(fun, samples=data, constraints=limit if plan.rows else {})
-            result = solve(problem, x, method=_adam(steps), iterations=steps, batch_size=BATCH, seed=self.seed + number)
+            result = solve(problem, x, method=adam(steps), iterations=steps, batch_size=BATCH, seed=self.seed + number)
             x = result.x
             found.append(_as_model(x, result, plan, fun, data, middle, spread))
         return found
 
 
 @lru_cache(maxsize=16)
-def _adam(steps: int) -> Optax:
+def adam(steps: int) -> Optax:
     """One object for each number of steps: equal ones share their compiled code."""
     return Optax(optax.adam(optax.cosine_decay_schedule(STEP_SIZE, steps)))
 

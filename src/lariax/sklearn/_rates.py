@@ -5,13 +5,13 @@ decision, y the truth and L the class that the rate is about. With the probabili
 of the brackets the same table gives its smooth stand-in.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from lariax.sklearn._constraints import LABELLED, Limit, at_least, at_most, each, gap
+from lariax.sklearn._constraints import LABELLED, Limit, OnRows, at_least, at_most, each, gap
 from lariax.sklearn._exact import Count
 from lariax.sklearn._groups import Columns
 
@@ -44,18 +44,36 @@ def _parts(rate: str, own: np.ndarray) -> Parts:
 
 @dataclass(frozen=True)
 class Base:
-    """One rate on some rows, of some class (-1: of none)."""
+    """One rate on some rows, of some class (-1: of none). One that a function of the user's makes has a table of the
+    values of its decisions, (rows, classes), between 0 and 1: `low` + `width` times them is what the user sees. A
+    regressor calls the function, and has y in the place of the table."""
 
     rate: str
     label: int
     group: str
     mask: np.ndarray
+    table: np.ndarray | None = None
+    low: float = 0.0
+    width: float = 1.0
+    fun: Callable[[Any, Any], Any] | None = None
+
+    def at(self, index: np.ndarray) -> "Base":
+        return replace(self, mask=self.mask[index], table=None if self.table is None else self.table[index])
+
+    @property
+    def counts(self) -> bool:
+        """Whether a row adds 0 or 1, and nothing in between."""
+        return self.rate != "mean_score" and (self.table is None or bool(np.isin(self.table, (0, 1)).all()))
 
     def parts(self, y: np.ndarray) -> Parts:
+        if self.table is not None:
+            return Parts(*(np.broadcast_to(part, y.shape) for part in Parts(v0=1.0)))
         return Parts(*(np.broadcast_to(part, y.shape) for part in _parts(self.rate, (y == self.label).astype(float))))
 
     def hard(self, decisions: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """What each row adds above and below the line, under these decisions."""
+        if self.table is not None:
+            return self.mask * self.table[np.arange(len(y)), decisions], self.mask.astype(float)
         parts, is_label, is_hit = self.parts(y), decisions == self.label, decisions == y
         above = parts.a * is_label + parts.h * is_hit + parts.a0
         return self.mask * above, self.mask * (parts.v * is_label + parts.v0)
@@ -82,7 +100,7 @@ class Plan:
 
     def at(self, index: np.ndarray) -> "Plan":
         """The same on some of the rows."""
-        return replace(self, bases=tuple(replace(base, mask=base.mask[index]) for base in self.bases))
+        return replace(self, bases=tuple(base.at(index) for base in self.bases))
 
     def values(self, rates: np.ndarray) -> np.ndarray:
         """sign (rate - slope rate) of each constraint row; `rates`: (bases, ...)."""
@@ -108,7 +126,7 @@ class Plan:
             else:
                 above, below = base.hard(decisions, y)
             each = np.ones(len(y)) if weights is None else weights
-            squares = float(above**2 @ each) if base.rate == "mean_score" else None
+            squares = None if base.counts else float(above**2 @ each)
             found.append(Count(float(above @ each), float(below @ each), squares))
         return found
 
@@ -118,6 +136,11 @@ def planned(constraints: dict[str, tuple[str, Limit]], columns: Columns, y: np.n
     bases: list[Base] = []
     rows: list[Row] = []
     for name, (rate, limit) in constraints.items():
+        if isinstance(limit, OnRows):
+            base, more = _of_function(name, limit, y, classes)
+            rows.extend(row._replace(first=len(bases)) for row in more)
+            bases.append(base)
+            continue
         inner = limit.limit if isinstance(limit, each) else limit
         words, chosen = columns.subset(inner.given)
         for label in _labels(name, rate, inner.label, classes):
@@ -131,6 +154,26 @@ def planned(constraints: dict[str, tuple[str, Limit]], columns: Columns, y: np.n
                 _check_defined(bases[-1], y, classes)
             rows.extend(rows_of(name, inner, range(first, len(bases))))
     return Plan(tuple(bases), tuple(rows), len(classes))
+
+
+def _of_function(name: str, limit: OnRows, y: np.ndarray, classes: Sequence[Any]) -> tuple[Base, list[Row]]:
+    """A mean of fun(y, decision): what it is for each decision, and its bounds, in units of its range."""
+    names = np.asarray(classes)
+    columns = [np.asarray(limit.fun(names[y], np.full(len(y), one)), float) for one in names]
+    table = np.stack(columns, axis=-1)
+    if table.shape != (len(y), len(names)) or not np.isfinite(table).all():
+        raise ValueError(f"constraints[{name!r}]: fun(y, decision) must give one finite number a row.")
+    low, width = float(table.min()), float(np.ptp(table)) or 1.0
+    rows = []
+    for sign, bound in ((-1, limit.low), (1, limit.high)):
+        share = (bound - low) / width
+        if sign * share < min(sign, 0):
+            raise ValueError(
+                f"constraints[{name!r}]: fun is between {low:g} and {low + width:g}: nothing can meet {bound:g}."
+            )
+        if sign * share < max(sign, 0):  # else every decision meets it
+            rows.append(Row(name, 0, None, sign, 0.0, sign * share))
+    return Base(name, -1, "", np.ones(len(y), bool), (table - low) / width, low, width), rows
 
 
 def _labels(name: str, rate: str, label: Any, classes: Sequence[Any]) -> list[int]:
@@ -177,6 +220,11 @@ def soft_parts(base: Base, y: np.ndarray, weights: np.ndarray, classes: int) -> 
     """(U, u0, V, v0): what is above the line is sum U q + u0, with q the soft decision for the second class of two, or
     for each of several; and V, v0 the same below."""
     parts, own = base.parts(y), base.mask * weights
+    if base.table is not None:
+        none = np.zeros((len(y), 1 if classes == 2 else classes))
+        if classes == 2:
+            return own[:, None] * np.diff(base.table, axis=1), own * base.table[:, 0], none, own
+        return own[:, None] * base.table, np.zeros(len(y)), none, own
     if classes == 2:
         turn = 1.0 if base.label != 0 else -1.0
         shift = 0.0 if base.label != 0 else 1.0

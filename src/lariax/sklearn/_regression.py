@@ -9,11 +9,12 @@ import scipy.optimize
 from scipy.special import expit
 
 from lariax.sklearn._choose import Sweep
-from lariax.sklearn._constraints import Limit, at_least, at_most, between, decreasing, each, increasing
+from lariax.sklearn._constraints import Limit, OnRows, at_least, at_most, between, decreasing, each, increasing
 from lariax.sklearn._exact import Count
+from lariax.sklearn._fitted import Fitted
 from lariax.sklearn._groups import Columns
 from lariax.sklearn._linear import scaled, scaling
-from lariax.sklearn._rates import Base, Plan, rows_of
+from lariax.sklearn._rates import Base, Plan, Row, rows_of
 from lariax.utils import did_you_mean
 
 SOFT = 0.1
@@ -23,18 +24,28 @@ MOST_SHIFTS = 201
 OTHERS = ("coef", "coef_sum", "monotone")
 
 
-def errors_of(kind: str, residuals: np.ndarray) -> np.ndarray:
+def errors_of(base: Base, residuals: np.ndarray) -> np.ndarray:
     """What a rate averages; `residuals`: prediction - y."""
+    if base.fun is not None and base.table is not None:
+        found = np.asarray(base.fun(base.table, base.table + residuals), float)
+        if found.shape != residuals.shape:
+            raise ValueError(f"constraints[{base.rate!r}]: fun(y, prediction) must give one number a row.")
+        return found
     return {
         "mean_error": residuals,
         "absolute_error": np.abs(residuals),
         "squared_error": residuals**2,
         "coverage": (residuals >= 0).astype(float),
-    }[kind]
+    }[base.rate]
 
 
-def _soft(kind: str, r: np.ndarray, width: float) -> tuple[np.ndarray, np.ndarray]:
-    """A smooth stand-in and its derivative."""
+def _soft(base: Base, r: np.ndarray, width: float) -> tuple[np.ndarray, np.ndarray]:
+    """A smooth stand-in and its derivative; that of a function of the user's by differences."""
+    kind = base.rate
+    if base.fun is not None:
+        step = 1e-3 * width
+        above, below = errors_of(base, r + step), errors_of(base, r - step)
+        return errors_of(base, r), (above - below) / (2 * step)
     if kind == "coverage":
         q = expit(r / width)
         return q, q * (1 - q) / width
@@ -47,17 +58,24 @@ def _soft(kind: str, r: np.ndarray, width: float) -> tuple[np.ndarray, np.ndarra
 def counts(plan: Plan, residuals: np.ndarray, weights: np.ndarray) -> list[Count]:
     found = []
     for base in plan.bases:
-        values, own = errors_of(base.rate, residuals[base.mask]), weights[base.mask]
-        share = base.rate == "coverage"
+        values, own = errors_of(base, residuals)[base.mask], weights[base.mask]
+        share = base.rate == "coverage" and base.fun is None
         squares = None if share else float(own @ values**2)
         found.append(Count(float(own @ values), float(own.sum()), squares, bounded=share))
     return found
 
 
-def planned_means(constraints: Mapping[str, tuple[str, Limit]], columns: Columns, rows: int) -> Plan:
+def planned_means(constraints: Mapping[str, tuple[str, Limit]], columns: Columns, y: np.ndarray) -> Plan:
     bases: list[Base] = []
     limits: list[Any] = []
+    rows = len(y)
     for name, (rate, limit) in constraints.items():
+        if isinstance(limit, OnRows):
+            ends = ((-1, limit.low), (1, limit.high))
+            limits.extend(Row(name, len(bases), None, s, 0.0, s * end) for s, end in ends if np.isfinite(end))
+            bases.append(Base(rate, -1, "", np.ones(rows, bool), table=y, fun=limit.fun))
+            errors_of(bases[-1], np.zeros(rows))  # a wrong shape is told before anything long starts
+            continue
         inner = limit.limit if isinstance(limit, each) else limit
         words, chosen = columns.subset(inner.given)
         first = len(bases)
@@ -124,21 +142,6 @@ def _number(feature: Any, names: Sequence[Any]) -> int:
 
 
 @dataclass(frozen=True)
-class Fitted:
-    """predictions X @ coef + intercept"""
-
-    coef: np.ndarray
-    intercept: float
-    multipliers: np.ndarray
-    loss: float
-    iterations: int
-    converged: bool
-
-    def predict(self, inputs: Any) -> np.ndarray:
-        return np.asarray(inputs @ self.coef + self.intercept)
-
-
-@dataclass(frozen=True)
 class Regression:
     """Mean squared error + alpha ||w||^2, w of scaled features, under restrictions and bounds on soft means."""
 
@@ -148,8 +151,15 @@ class Regression:
     plan: Plan
     restrictions: Restrictions
     alpha: float
+    hidden: tuple[int, ...] = ()
+    seed: int = 0
 
     def path(self, targets: Sequence[np.ndarray | None]) -> list[Fitted]:
+        """One model for each vector of bounds, each from the one before."""
+        if self.hidden:
+            from lariax.sklearn._network_regression import path  # JAX is slow to import, and linear models do without
+
+            return path(self, targets)
         inputs = self.inputs.toarray() if hasattr(self.inputs, "toarray") else self.inputs
         middle, spread = scaling(inputs, self.weights)
         x, share = scaled(inputs, middle, spread), self.weights / self.weights.sum()
@@ -219,7 +229,7 @@ class Regression:
             rates, slopes = [], []
             for base in self.plan.bases:
                 own = base.mask * self.weights / max(float(base.mask @ self.weights), 1e-300)
-                value, slope = _soft(base.rate, residuals, width)
+                value, slope = _soft(base, residuals, width)
                 rates.append(own @ value)
                 slopes.append(x.T @ (own * slope))
             return np.asarray(rates), np.asarray(slopes)

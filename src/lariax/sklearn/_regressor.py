@@ -1,45 +1,51 @@
 """A regressor that keeps a bound."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, NonlinearConstraint
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from lariax.sklearn._batches import Batch, columns_of, joined
 from lariax.sklearn._certificate import RateCertificate, certificate_of
-from lariax.sklearn._choose import Candidate, ordered
-from lariax.sklearn._classifier import PromiseError
-from lariax.sklearn._constraints import ERRORS, checked
+from lariax.sklearn._choose import Candidate, Judged
+from lariax.sklearn._classifier import LEFT_BEHIND, PromiseError, check_hidden
+from lariax.sklearn._constraints import ERRORS, Limit, OnRows, checked, on_rows
 from lariax.sklearn._exact import Count
+from lariax.sklearn._fitted import Fitted
 from lariax.sklearn._groups import Columns
 from lariax.sklearn._linear import LinearTrainer
-from lariax.sklearn._promise import FEW, FEWEST, FIRST, FOLDS, KEPT, STATUSES, Tested, needed_rows, row_shown, start_of
+from lariax.sklearn._means import apart, cross_fitted, part_of, price_of_means, shifted, targets_of
+from lariax.sklearn._promise import FEW, FEWEST, FIRST, KEPT, STATUSES, Tested, needed_rows, row_shown, start_of
 from lariax.sklearn._rates import Plan
 from lariax.sklearn._regression import (
     OTHERS,
-    Fitted,
     Regression,
     counts,
     planned_means,
     restrictions,
     sweep_of,
 )
+from lariax.sklearn._tradeoff import bound_of, draw, frame_of, named
 from lariax.utils import check_among, check_confidence, is_number, warn
 
-LEVELS = LinearTrainer.levels
+LINEAR_LEVELS, NETWORK_LEVELS = LinearTrainer.levels, (0.0, 2.0, 5.0, 9.0)
+"""Margins that models are trained for, in standard errors of the rows kept back."""
 
 
 class ConstrainedRegressor(RegressorMixin, BaseEstimator):
-    """Linear least squares under constraints on its errors, which hold on new data, and on its coefficients.
+    """Least squares under constraints on its errors, which hold on new data, and on its coefficients.
 
     Arguments:
         constraints: a dict. Means of errors: "mean_error" (of prediction - y), "absolute_error", "squared_error",
             "coverage" (the share of rows with y up to the prediction), each with `at_least`, `at_most`, `gap`, `each`.
             Coefficients: "coef" and "coef_sum" with `between`, "monotone" with `increasing` or `decreasing`; or any
-            name with SciPy's `Bounds`, `LinearConstraint` or `NonlinearConstraint` on the vector of coefficients.
+            name with SciPy's `Bounds`, `LinearConstraint` or `NonlinearConstraint` on the vector of coefficients. A
+            `NonlinearConstraint` whose function takes two arguments, fun(y, prediction), is on its mean over rows.
+        hidden: widths of hidden layers; () is a linear model. A network takes constraints on means of errors only.
         promise: "population": means hold on new data with `confidence`, shown on rows that are kept back; the test is
             exact for coverage and Student's for the others, whose values have no bound. "training": on the training
             rows.
@@ -61,6 +67,7 @@ class ConstrainedRegressor(RegressorMixin, BaseEstimator):
     def __init__(
         self,
         constraints: Mapping[str, Any] | None = None,
+        hidden: tuple[int, ...] = (),
         promise: str = "population",
         confidence: float = 0.95,
         *,
@@ -70,6 +77,7 @@ class ConstrainedRegressor(RegressorMixin, BaseEstimator):
         random_state: Any = None,
     ):
         self.constraints = constraints
+        self.hidden = hidden
         self.promise = promise
         self.confidence = confidence
         self.alpha = alpha
@@ -80,29 +88,81 @@ class ConstrainedRegressor(RegressorMixin, BaseEstimator):
     def fit(self, X: Any, y: Any, sample_weight: Any = None, sensitive_features: Any = None) -> Self:
         """Train on X and y, and test the promise on rows of them that are kept back; arguments as of
         `ConstrainedClassifier.fit`."""
+        means, frame = self._checked(), X
+        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, y_numeric=True)
+        weight = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
+        self.__dict__.pop("_batches", None)
+        return self._fitted(means, X, y.astype(float), weight, Columns(sensitive_features, frame, y))
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, sensitive_features: Any = None) -> Self:
+        """Fit on these rows and on all that came by `partial_fit` before, as `ConstrainedClassifier.partial_fit`."""
+        means, frame = self._checked(), X
+        batches = getattr(self, "_batches", [])
+        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, y_numeric=True, reset=not batches)
+        weight = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
+        own = Batch(X, y.astype(float), weight, columns_of(means, Columns(sensitive_features, frame, y)))
+        rows = joined([*batches, own])
+        self._batches = [rows]
+        return self._fitted(means, rows.inputs, rows.y, rows.weights, Columns(rows.columns, None, rows.y))
+
+    def tradeoff(self, bounds: Any = None, constraint: str | None = None) -> Any:
+        """The price of a bound on a mean of errors: as `ConstrainedClassifier.tradeoff`, with the mean squared error as
+        the objective."""
+        random = check_random_state(self.random_state)
+        return frame_of(price_of_means(self._known(), constraint, bounds, self.confidence, random))
+
+    def plot_tradeoff(self, bounds: Any = None, constraint: str | None = None, ax: Any = None) -> Any:
+        """`tradeoff` as a curve with its band; returns the axes."""
+        plan = self._known().plan
+        name = named(plan, constraint)
+        words = {"bound": f"bound on {name}", "objective": "mean squared error"}
+        return draw(self.tradeoff(bounds, name), words, bound_of(plan, name), ax)
+
+    def _known(self) -> Regression:
+        check_is_fitted(self, "status_")
+        if not hasattr(self, "_seen"):
+            raise ValueError(LEFT_BEHIND)
+        return self._seen
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in super().__getstate__().items() if name != "_seen"}
+
+    def _checked(self) -> dict[str, tuple[str, Limit]]:
+        """The constraints on means; everything else that the constructor was given is looked at too."""
         check_among("promise", self.promise, ("population", "training"))
         check_confidence(self.confidence)
+        check_hidden(self.hidden)
         if not (is_number(self.alpha) and self.alpha >= 0):
             raise ValueError(f"alpha must be at least 0, found {self.alpha!r}.")
-        named = dict(self.constraints or {})
-        on_coefficients = [name for name, limit in named.items() if name in OTHERS or _is_scipys(limit)]
-        means = checked(self.constraints, ERRORS, on_coefficients)
-        frame = X
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, y_numeric=True)
-        y = y.astype(float)
-        weight = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
+        means = checked(self.constraints, ERRORS, self._on_coefficients())
+        functions = [name for name, (_, limit) in means.items() if isinstance(limit, OnRows)]
+        if self.hidden and (functions or self._on_coefficients()):
+            name = [*functions, *self._on_coefficients()][0]
+            raise ValueError(f"constraints[{name!r}] is for linear models. A network takes {', '.join(ERRORS)}.")
+        return means
+
+    def _on_coefficients(self) -> list[str]:
+        named = dict(self.constraints or {}) if isinstance(self.constraints, Mapping) else {}
+        return [name for name, limit in named.items() if name in OTHERS or _is_scipys(name, limit)]
+
+    def _fitted(
+        self, means: dict[str, tuple[str, Limit]], X: Any, y: np.ndarray, weight: np.ndarray, columns: Columns
+    ) -> Self:
         names = getattr(self, "feature_names_in_", range(X.shape[1]))
-        on_coef = restrictions({name: named[name] for name in on_coefficients}, list(names))
-        plan = planned_means(means, Columns(sensitive_features, frame, y), len(y))
+        given = dict(self.constraints or {})
+        on_coef = restrictions({name: given[name] for name in self._on_coefficients()}, list(names))
         used = np.flatnonzero(weight > 0)
-        problem = Regression(X[used], y[used], weight[used], plan.at(used), on_coef, float(self.alpha))
-        self._settle(problem)
+        plan = planned_means(means, columns, y).at(used)
+        random = check_random_state(self.random_state)
+        seed = int(random.randint(2**31 - 1)) if self.hidden else 0
+        own = (tuple(self.hidden), seed)
+        self._seen = Regression(X[used], y[used], weight[used], plan, on_coef, float(self.alpha), *own)
+        self._settle(self._seen, random)
         return self
 
-    def _settle(self, problem: Regression) -> None:
+    def _settle(self, problem: Regression, random: np.random.RandomState) -> None:
         n, plan = len(problem.y), problem.plan
         kept = round(n * (self.kept or KEPT))
-        random = check_random_state(self.random_state)
         if not plan.rows:
             model = problem.path([None])[0]
             bound = "met" if model.converged else "out_of_reach"
@@ -117,7 +177,7 @@ class ConstrainedRegressor(RegressorMixin, BaseEstimator):
     def _on_training_rows(self, problem: Regression, short: bool) -> None:
         plan = problem.plan
         sizes = np.asarray([base.mask @ problem.weights for base in plan.bases])
-        models = problem.path(_targets(problem, sizes, LEVELS[:3]))
+        models = problem.path(targets_of(problem, sizes, LINEAR_LEVELS[:3]))
         residuals = [model.predict(problem.inputs) - problem.y for model in models]
         options = []
         for number, one in enumerate(residuals):
@@ -125,7 +185,7 @@ class ConstrainedRegressor(RegressorMixin, BaseEstimator):
             for shift, m, cost in zip(swept.shifts, margin, swept.cost, strict=True):
                 options.append((max(-float(m), 1e-9), float(cost), number, float(shift)))
         worst, cost, number, shift = min(options)
-        model = _shifted(models[number], shift)
+        model = shifted(models[number], shift)
         seen = counts(plan, model.predict(problem.inputs) - problem.y, problem.weights)
         status = "met" if worst <= 1e-9 else "out_of_reach"
         if short:
@@ -135,18 +195,22 @@ class ConstrainedRegressor(RegressorMixin, BaseEstimator):
     def _on_kept_rows(
         self, problem: Regression, training: np.ndarray, kept: np.ndarray, random: np.random.RandomState
     ) -> None:
-        own, rest = _part(problem, training), _part(problem, kept)
+        own, rest = part_of(problem, training), part_of(problem, kept)
         sizes = np.asarray([base.mask.mean() * len(kept) for base in own.plan.bases])
-        targets = _targets(own, sizes, LEVELS)
-        models = own.path(targets)
-        judged = _cross_fitted(own, targets, random) if len(training) < FEW else None
-        residuals = judged or [model.predict(own.inputs) - own.y for model in models]
-        swept = [sweep_of(own.plan, one, own.weights, sizes) for one in residuals]
-        candidates = ordered([one for one, _ in swept], [margin for _, margin in swept], np.inf)
+        targets = targets_of(own, sizes, NETWORK_LEVELS if problem.hidden else LINEAR_LEVELS)
+        rows = np.arange(len(own.y))
+        if problem.hidden:
+            models, rows, residuals = apart(own, targets, random)
+        else:
+            models = own.path(targets)
+            few = len(training) < FEW
+            residuals = cross_fitted(own, targets, random) if few else [m.predict(own.inputs) - own.y for m in models]
+        swept = [sweep_of(own.plan.at(rows), one, own.weights[rows], sizes) for one in residuals]
+        candidates = Judged([one for one, _ in swept], [margin for _, margin in swept], np.inf).sequence()
         error, plan = 1 - self.confidence, rest.plan
 
         def seen_of(candidate: Candidate) -> list[Count]:
-            model = _shifted(models[candidate.model], candidate.shift)
+            model = shifted(models[candidate.model], candidate.shift)
             return counts(plan, model.predict(rest.inputs) - rest.y, np.ones(len(rest.y)))
 
         def passing(some: list[Candidate], level: float) -> int:
@@ -162,12 +226,15 @@ class ConstrainedRegressor(RegressorMixin, BaseEstimator):
         status = "promised" if which >= 0 else "not_shown" if candidates[0].margin > 0 else "out_of_reach"
         needed = None if which >= 0 else needed_rows(candidates[0], error, len(problem.y))
         tested = Tested(seen_of(chosen), len(kept), True)
-        self._take(plan, _shifted(models[chosen.model], chosen.shift), status, models, tested, needed)
+        self._take(plan, shifted(models[chosen.model], chosen.shift), status, models, tested, needed)
 
     def _take(
         self, plan: Plan, model: Fitted, status: str, models: list[Fitted], tested: Tested, needed: int | None = None
     ) -> None:
-        self.coef_, self.intercept_ = model.coef, model.intercept
+        self._model, self.intercept_ = model, model.intercept
+        self.__dict__.pop("coef_", None)
+        if model.network is None:
+            self.coef_ = model.coef
         self.status_, self.rows_needed_ = status, needed
         self.message_ = STATUSES[status] + (f" About {needed:,} rows would show it." if needed else "")
         holds = status in ("promised", "met")
@@ -181,18 +248,18 @@ class ConstrainedRegressor(RegressorMixin, BaseEstimator):
             "iterations": np.asarray([one.iterations for one in models]),
         }
         self.n_iter_ = max(1, sum(one.iterations for one in models))
-        failed = status in ("not_shown", "out_of_reach") or not model.converged
-        if failed:
-            message = self.message_ if model.converged else f"{self.message_} {STUCK}"
+        stuck = self._seen.restricted and not model.converged
+        if status in ("not_shown", "out_of_reach") or stuck:
+            message = f"{self.message_} {STUCK}" if stuck else self.message_
             if self.raise_on_failure:
                 raise PromiseError(message)
             warn(message)
 
     def predict(self, X: Any) -> np.ndarray:
-        """X @ coef_ + intercept_"""
-        check_is_fitted(self, "coef_")
+        """X @ coef_ + intercept_, or the network."""
+        check_is_fitted(self, "status_")
         X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
-        return np.asarray(X @ self.coef_ + self.intercept_)
+        return self._model.predict(X)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -203,52 +270,7 @@ class ConstrainedRegressor(RegressorMixin, BaseEstimator):
 STUCK = "No coefficients were found that meet every constraint on them: loosen one."
 
 
-def _is_scipys(limit: Any) -> bool:
-    import scipy.optimize as so
-
+def _is_scipys(name: str, limit: Any) -> bool:
+    """On the coefficients; a function of two arguments is on the rows."""
     one = limit[0] if isinstance(limit, list) and limit else limit
-    return isinstance(one, so.Bounds | so.LinearConstraint | so.NonlinearConstraint)
-
-
-def _part(problem: Regression, index: np.ndarray) -> Regression:
-    return replace(
-        problem,
-        inputs=problem.inputs[index],
-        y=problem.y[index],
-        weights=problem.weights[index],
-        plan=problem.plan.at(index),
-    )
-
-
-def _shifted(model: Fitted, shift: float) -> Fitted:
-    return replace(model, intercept=model.intercept - shift)
-
-
-def _targets(problem: Regression, sizes: np.ndarray, levels: tuple[float, ...]) -> list[np.ndarray | None]:
-    """The bounds to train for: none, then tighter and tighter ones, by standard errors of a free model's means. For one
-    bound on a coverage or a mean error, none: moving the intercept will do."""
-    if len(problem.plan.rows) == 1 and problem.plan.bases[0].rate in ("coverage", "mean_error"):
-        return [None]
-    free = problem.path([None])[0]
-    residuals = free.predict(problem.inputs) - problem.y
-    seen = counts(problem.plan, residuals, problem.weights)
-    variances = np.asarray([max(one.squares / one.rows - one.rate**2, 0) if one.squares else 0.25 for one in seen])
-    variances = variances / np.maximum(sizes, 1)
-    plan = problem.plan
-    spread = np.sqrt([variances[r.first] + (0 if r.second is None else variances[r.second]) for r in plan.rows])
-    share = np.asarray([plan.bases[row.first].rate == "coverage" and row.second is None for row in plan.rows])
-    limit = np.where(share & (plan.bounds < 0), -1 + (1 + plan.bounds) / 4, np.where(share, plan.bounds / 4, -np.inf))
-    return [None, *(np.maximum(plan.bounds - level * spread, limit) for level in levels)]
-
-
-def _cross_fitted(
-    problem: Regression, targets: list[np.ndarray | None], random: np.random.RandomState
-) -> list[np.ndarray]:
-    """Residuals of each row by models that were trained without it."""
-    fold = random.permutation(np.arange(len(problem.y)) % FOLDS)
-    found = [np.zeros(len(problem.y)) for _ in targets]
-    for number in range(FOLDS):
-        outside = np.flatnonzero(fold == number)
-        for one, model in zip(found, _part(problem, np.flatnonzero(fold != number)).path(targets), strict=True):
-            one[outside] = model.predict(problem.inputs[outside]) - problem.y[outside]
-    return found
+    return isinstance(one, Bounds | LinearConstraint | NonlinearConstraint) and on_rows(name, one) is None

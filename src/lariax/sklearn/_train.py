@@ -18,16 +18,17 @@ from scipy.special import expit, log_softmax, softmax
 
 from lariax.sklearn._rates import Plan, soft_parts
 
-TEMPERATURE = 0.25
-"""Of soft decisions: smaller is nearer to hard decisions, and harder to train on."""
+TEMPERATURE = 1.0
+"""Of soft decisions: smaller is nearer to hard decisions, and learns more of the noise of the rows. At 1 they are the
+probabilities of the model; `_linear.py` sees to it that hard rates come out as asked."""
 
 MOST_UNKNOWNS = 1500
 """For which a Hessian is formed; beyond, L-BFGS."""
 
 PENALTY, GROWTH = 10.0, 4.0
 OUTER, INNER = 8, 20
-CLOSE = 1e-4  # of a rate to its bound
-FLAT, FLATTER = 1e-5, 1e-9  # the largest entry of a gradient at which a solve ends, with constraints and without
+CLOSE = 3e-4  # of a rate to its bound
+FLAT, FLATTER = 3e-5, 1e-9  # the largest entry of a gradient at which a solve ends, with constraints and without
 
 
 class Trained(NamedTuple):

@@ -39,11 +39,12 @@ def _dot(one: list[Tensor | None], other: list[Tensor | None]) -> Tensor:
     pairs = [(a, b) for a, b in zip(one, other, strict=True) if a is not None and b is not None]
     if not pairs:
         return torch.zeros(())
-    return torch.stack([torch.sum(_wide(a) * _wide(b)) for a, b in pairs]).sum()
+    return torch.stack([torch.dot(_wide(a), _wide(b)) for a, b in pairs]).sum()
 
 
 def _wide(tensor: Tensor) -> Tensor:
-    return tensor if tensor.dtype is torch.float64 else tensor.float()
+    """Flat, in at least single precision."""
+    return (tensor if tensor.dtype is torch.float64 else tensor.float()).reshape(-1)
 
 
 def processes() -> int:

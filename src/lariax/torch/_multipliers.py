@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lariax.torch._constraints import AbstractConstraint, Proxy
+from lariax.torch._examples import ExampleMultipliers, ExampleRows
 from lariax.torch._looks import agreed, is_sharded, processes, sizes_of
 from lariax.torch._transfer import Transfer
 from lariax.tuned import Multipliers as Core
@@ -23,6 +24,7 @@ class ConstraintRows(NamedTuple):
     value: Tensor  # what is compared with the bound, without gradient
     slope: Tensor  # whose gradient is taken
     has_rows: bool
+    examples: ExampleRows | None = None
 
 
 class Record(NamedTuple):
@@ -81,7 +83,9 @@ class Multipliers:
         steps: int | None = None,
         parameters: torch.nn.Module | Iterable[Tensor] | None = None,
     ) -> None:
-        self.core = Core(constraints, steps)
+        self._tables = {n: ExampleMultipliers(n, c) for n, c in _indexed(constraints).items()}
+        stand_ins = {name: table.stand_in for name, table in self._tables.items()}
+        self.core = Core({**constraints, **stand_ins} if stand_ins else constraints, steps)
         is_model = isinstance(parameters, torch.nn.Module)
         self.parameters: Any = parameters if is_model or parameters is None else list(parameters)  # type: ignore[arg-type]
         self._records: list[Record] = []  # calls that the core does not know of
@@ -118,14 +122,18 @@ class Multipliers:
         if not torch.is_grad_enabled():
             return total
         self._joined = True
-        targets = self._targets(shared)
-        self._record(losses, seen, self._look(losses, seen, targets, shared is None), shared is None)
+        self._record(losses, seen, self._look(losses, seen, shared), shared is None)
         return total
 
     def _weighed(self, losses: Tensor, seen: dict[str, ConstraintRows]) -> Tensor:
         """Rows are added up before their mean is taken: that is one operation less, and one less to differentiate."""
         rows, parts, constant = losses, [], 0.0
         for name, each in seen.items():
+            if each.examples is not None:
+                _, penalty, limit = self.core.exactly(name)
+                calls = float(self.core.steps or 2 * (self.core.calls + 1))
+                parts.append(self._tables[name].weighed(each.examples, float(penalty), float(limit), calls))
+                continue
             if self.core.kinds[name].exact:
                 parts += self._exactly(name, each)
                 continue
@@ -202,17 +210,16 @@ class Multipliers:
     @property
     def constraints(self) -> dict[str, Any]:
         """By name."""
-        return dict(self.core.constraints)
+        return {**self.core.constraints, **{name: table.constraint for name, table in self._tables.items()}}
 
     def __getitem__(self, name: str) -> Any:
         self._arrive()
-        return self.core[name]
+        return self._tables[name].multipliers if name in self._tables else self.core[name]
 
     @property
     def multipliers(self) -> dict[str, Any]:
         """By name, with L = f + sum y . value: >= 0 for AtMost, <= 0 for AtLeast."""
-        self._arrive()
-        return self.core.multipliers
+        return {name: self[name] for name in self.core.constraints}
 
     @property
     def values(self) -> dict[str, ValueEstimate]:
@@ -242,7 +249,8 @@ class Multipliers:
         self._arrive()
         own = {"joined": self._joined, "by_update": sorted(self._by_update), "told": dict(self._told)}
         numbers = {**self.core.state_dict(), **own, "next_look": self._next_look}
-        return {"lariax": "Multipliers", "numbers": json.dumps(numbers)}
+        tables = {name: own.multipliers.tolist() for name, own in self._tables.items()}
+        return {"lariax": "Multipliers", "numbers": json.dumps({**numbers, "tables": tables})}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was taken, to the same bits; steps stay as they are here."""
@@ -251,10 +259,15 @@ class Multipliers:
         self._records, self._under_way, self._weights, self._waits = [], None, {}, 0
         self._joined, self._next_look = saved["joined"], saved.get("next_look", next_look(self.core.calls))
         self._by_update, self._told = set(saved["by_update"]), dict(saved["told"])
+        for name, own in self._tables.items():
+            own.load(saved["tables"][name])
 
     # --- inside
 
     def _seen(self, name: str, given: Any) -> ConstraintRows:
+        if name in self._tables:
+            rows = self._tables[name].seen(given)
+            return ConstraintRows(self._tables[name].worst(rows), rows.slope, False, rows)
         value, slope = given if isinstance(given, Proxy) else (given, given)
         if not isinstance(value, Tensor) or not isinstance(slope, Tensor) or value.shape != slope.shape:
             raise TypeError(
@@ -264,16 +277,17 @@ class Multipliers:
         has_rows = value.ndim > 0 and not self.core.kinds[name].exact
         return ConstraintRows(value.detach(), slope, has_rows)
 
-    def _look(
-        self, losses: Tensor, seen: dict[str, ConstraintRows], targets: list[Tensor] | None, apart: bool
-    ) -> dict[str, list[Tensor]]:
+    def _look(self, losses: Tensor, seen: dict[str, ConstraintRows], shared: Any) -> dict[str, list[Tensor]]:
         """Products of gradients of two halves and squares of those of the whole, of the objective and of each name."""
         call = self.core.calls + len(self._records) + 1
-        if targets is None or call < self._next_look or not losses.requires_grad:
+        if call < self._next_look or self._blind:
+            return {}
+        targets = self._targets(shared)
+        if targets is None or not losses.requires_grad:
             return {}
         self._next_look = next_look(call)
         try:
-            return self._looked(losses, seen, targets, apart)
+            return self._looked(losses, seen, targets, shared is None)
         except RuntimeError as reason:  # graphs of compiled models can be used once only
             self._blind = True
             self.core._say(
@@ -285,8 +299,6 @@ class Multipliers:
 
     def _targets(self, shared: Any) -> list[Tensor] | None:
         """In what gradients are measured; the parameters as they are now."""
-        if self._blind:
-            return None
         if shared is not None:
             return [shared] if isinstance(shared, Tensor) else list(shared)
         own = self.parameters
@@ -310,6 +322,11 @@ class Multipliers:
         for name, each in seen.items():
             if not each.slope.requires_grad:
                 continue
+            if each.examples is not None:
+                broken = each.examples.broken(self.core.kinds[name].inequality)
+                if not bool(broken.detach().any()):
+                    continue  # nothing to measure
+                each = ConstraintRows(each.value, broken, True)
             flat = each.slope.reshape(len(each.slope) if each.has_rows else 1, -1)
             column = flat[:, self.core.looks(name) % max(flat.shape[1], 1)]  # of several, each in its turn
             own = sizes_of(column if each.has_rows else None, column.mean(), targets, apart)
@@ -338,10 +355,13 @@ class Multipliers:
             numbers += found
         told, self._told = self._told, {}
         self._records.append(Record(parts, list(looks), apart, told, spread, numbers))
-        if self._waits > 0 and not told:
+        is_last = self.core.calls + len(self._records) == self.core.steps
+        if self._waits > 0 and not told and not is_last:
             self._waits -= 1
         else:
             self._send()
+        if is_last:
+            self._arrive()
 
     def _send(self) -> None:
         """What has been recorded is on its way to the core; from a GPU it arrives at the next call."""
@@ -401,6 +421,11 @@ class Multipliers:
             own = [float(next(numbers)[0]) for _ in range(4)]
             self.core.look(name, (own[0], own[1]), (own[2], own[3]))
         self.core.advance({**values, **{name: (pair[0], pair[1]) for name, pair in record.told.items()}}, noise)
+
+
+def _indexed(constraints: Any) -> dict[str, AbstractConstraint]:
+    own = constraints.items() if isinstance(constraints, Mapping) else ()
+    return {name: c for name, c in own if getattr(c, "indexed", None) is not None}
 
 
 def _variances(record: Record) -> list[bool]:

@@ -1,6 +1,6 @@
 """What the optimizers have in common: parameters and their groups, moves, states that can be saved."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -245,6 +245,28 @@ class AbstractConstrained(torch.optim.Optimizer):
         self._apply_sets(moved, step_size, scaling)
         stays = [(new == old) & on for new, old, on in zip(moved, targets, goes, strict=True)]
         return torch.cat([part.reshape(-1) for part in stays]).cpu().numpy()
+
+    def face(self, estimate: Vector, step_size: float, scaling: Vector | None) -> Callable[[np.ndarray], Any] | None:
+        """What a step keeps of vectors, row by row: differences of the proximal map. None where entries go by
+        themselves."""
+        if all(is_separable(group) for group in self.param_groups):
+            return None
+        beyond = [target.detach().clone() for target in self._targets()]
+        self._shift(beyond, estimate, self._steps(step_size), scaling)
+        sizes = [part.numel() for part in beyond]
+        length = sum(float(torch.sum(part.double() ** 2)) for part in beyond) ** 0.5
+
+        def kept(row: np.ndarray) -> np.ndarray:
+            short = torch.finfo(self.space.dtype).eps ** 0.5 * (1 + length) / (np.linalg.norm(row) or 1.0)
+            ends = [[part.clone() for part in beyond] for _ in range(2)]
+            for part, change in zip(ends[1], torch.from_numpy(row).split(sizes), strict=True):
+                part.add_((short * change).reshape(part.shape).to(part))
+            for end in ends:
+                self._apply_sets(end, step_size, scaling)
+            moves = [(new - old).reshape(-1).double().cpu() for old, new in zip(*ends, strict=True)]
+            return torch.cat(moves).numpy() / short
+
+        return lambda rows: np.stack([kept(np.ascontiguousarray(row, float)) for row in rows])
 
     # --- saving
 

@@ -52,10 +52,13 @@ class Survey:
         self.origin = torch.zeros(self.space.size, dtype=self.space.dtype, device=like.device)
         self.scales = scales
         self.metric = None if scales is None else torch.as_tensor(scales).to(self.origin)
+        self.face: Callable[[np.ndarray], np.ndarray] | None = None
 
     def _in(self, scales: np.ndarray) -> "Survey":
-        """The same in other units."""
-        return Survey(self.passes, self.closure, self.batches, scales, self.seed)
+        """The same in other units; entries that a face ties together have one."""
+        survey = Survey(self.passes, self.closure, self.batches, scales, self.seed)
+        survey.face = self.face
+        return survey
 
     def metric_as_vector(self) -> Vector | None:
         return None if self.scales is None else self.space.split(torch.as_tensor(self.scales))
@@ -278,6 +281,9 @@ class Survey:
 
     def empty(self) -> np.ndarray:
         return np.zeros((0, self.space.size))
+
+    def on_face(self, rows: np.ndarray) -> np.ndarray | None:
+        return None if self.face is None else self.face(rows)
 
     def jacobian(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The gradient of each row of the residuals, from sample to sample."""

@@ -26,9 +26,10 @@ TURNS = 4
 WIDE, STEEP = 0.5, 0.25
 """if from one turn to the next it is more than WIDE times the largest, and STEEP times the objective's gradient."""
 
-ERRORS, UNMOVED = 2.5, 0.6
-"""A violation stays if its mean over the looks is so many standard errors of one, and if in the last quarter of them it
-is more than UNMOVED times what it was in the first."""
+ERRORS, UNMOVED, GROWN = 2.5, 0.6, 1.5
+"""A violation stays if its mean over the looks is so many standard errors of one (half as many, where its multiplier
+has grown GROWN times all the same), and if in the last quarter of them it is more than UNMOVED times what it was in the
+first."""
 
 ADVICE = "Train with Adam and lt.Multipliers, which is made for that, or take a surrogate that is nearer to the values."
 
@@ -77,7 +78,7 @@ class SwingWatch:
                     f"swings: its multiplier goes between {values.min():.2g} and {values.max():.2g} and does not "
                     f"settle, as where the values of a Proxy do not follow its surrogate. {ADVICE}"
                 )
-            if self.apart >= STAYS_FROM and stays(left[row], error[row]):
+            if self.apart >= STAYS_FROM and stays(left[row], error[row], multipliers[row]):
                 return (
                     f"stays violated, by {abs(np.mean(left[row])):.2g} over the last half of the calls. If its values "
                     f"are those of a Proxy, they may not follow its surrogate: {ADVICE[0].lower()}{ADVICE[1:]} "
@@ -99,7 +100,10 @@ def turns(pulls: np.ndarray) -> int:
     return count
 
 
-def stays(left: np.ndarray, error: np.ndarray) -> bool:
+def stays(left: np.ndarray, error: np.ndarray, multipliers: np.ndarray) -> bool:
     """Whether a violation neither ends nor falls."""
-    size, (first, *_, last) = np.mean(left), np.array_split(left, 4)
-    return bool(abs(size) > ERRORS * np.sqrt(np.mean(error)) and np.mean(last) / np.mean(first) > UNMOVED)
+    quarters, (first, *_, last) = (np.array([np.mean(q) for q in np.array_split(v, 4)]) for v in (left, multipliers))
+    sure = abs(np.mean(left)) / np.sqrt(np.mean(error))
+    grows = last / first > GROWN if first else last != 0
+    enough = ERRORS / 2 if grows and np.all(quarters * quarters[0] > 0) else ERRORS
+    return bool(sure > enough and quarters[-1] / quarters[0] > UNMOVED)

@@ -31,6 +31,7 @@ from lariax.tuned.curvature import Measurement
 from lariax.tuned.filter import gain_at
 from lariax.tuned.rates import interval_at, next_refresh
 from lariax.tuned.rule import Gains, Rule, RuleState, Step, Turned, Weighed
+from lariax.tuned.shape import face_step
 from lariax.utils import warn
 
 
@@ -354,7 +355,10 @@ class TrackedLagrangian(AbstractConstrained):
 
         def attempt() -> tuple[RuleState, Vector | None, float]:
             survey = self._survey(closure, self.calls)
-            held = self.held(self.estimate, self.rule.lengths(self.rule.in_force(s)).eta, self._scaling())
+            eta = self.rule.lengths(self.rule.in_force(s)).eta
+            short = face_step(np, eta, float(self._square(self.estimate)), survey.square_of_x())
+            held = self.held(self.estimate, eta, self._scaling())
+            survey.face = self.face(self.estimate, float(short), self._scaling())
             new, survey = survey.refreshed(self.rule, s, self.rows, self.units, self.indexed, held)
             return new, survey.metric_as_vector(), survey.indexed_size(self.calls)
 

@@ -20,6 +20,7 @@ from lariax.tuned._pressure import (
     spread,
     unit_of,
     unseen,
+    visit_share,
     weight_of,
 )
 
@@ -47,5 +48,6 @@ __all__ = [
     "spread",
     "unit_of",
     "unseen",
+    "visit_share",
     "weight_of",
 ]

@@ -31,7 +31,10 @@ from lariax.tuned._pressure import (
 from lariax.utils import warn
 
 MISSED = 100  # calls after which a constraint that nobody has measured is worth a word
+VERSION = 2  # of what `state_dict` holds
 STUCK = 0.2  # share of the calls that a multiplier spends at its limit before that is worth a word
+SURE = 3.0  # standard errors by which a bound is missed at the end: by chance one in 700 is said to be
+LAST = 10.0  # so many values tell what they are in the end
 
 
 class ConstraintKind(Protocol):
@@ -63,8 +66,8 @@ def checked(constraints: Mapping[str, Any], steps: Any) -> None:
             raise TypeError(f"constraint {name!r} must be Equal, AtMost or AtLeast, found {constraint!r}.")
         if getattr(constraint, "indexed", None) is not None:
             raise NotImplementedError(
-                f"constraint {name!r} is indexed: a multiplier for each training example needs many visits of each. "
-                "Use lariax.torch.TrackedLagrangian for it."
+                f"constraint {name!r} is indexed: a multiplier for each training example weighs the gradient of its "
+                "own loss, which plain values do not have. Use lariax.torch.Multipliers for it."
             )
     if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
         raise ValueError(f"steps is the number of calls that there will be, or None, found {steps!r}.")
@@ -151,6 +154,7 @@ class Multipliers:
                 self._sizes[name] = spread(host, self._sizes[name], pool.count, noise, own)
             pool = pooled(host, pool, constraint.sign * (mean - self.bounds[name]), variance)
             self._pools[name] = self._press(name, pool) if is_full(pool) else pool
+        self._check_end()
 
     def advance_by(self, count: int, values: Mapping[str, np.ndarray]) -> None:
         """Several calls at once, to the same bits: means by name, one after the other along the first axis, of unknown
@@ -164,6 +168,7 @@ class Multipliers:
         for name, means in values.items():
             pool = self._several(name, self._pools[name], means)
             self._pools[name] = self._press(name, pool) if is_full(pool) else pool
+        self._check_end()
 
     def _is_plain(self, count: int, values: Mapping[str, np.ndarray]) -> bool:
         """Whether these calls have values of everything, nothing to remark on, and fill no pool before the last."""
@@ -288,6 +293,7 @@ class Multipliers:
         """Everything that the next call needs: numbers, lists and texts, for JSON or any other file."""
         return {
             "lariax": "Multipliers",
+            "version": VERSION,
             "calls": self.calls,
             "steps": self.steps,
             "constraints": list(self.constraints),
@@ -303,6 +309,11 @@ class Multipliers:
             raise ValueError(
                 f"the state is of constraints {state.get('constraints')}, and these are {list(self.constraints)}: use "
                 "the same names, in the same order."
+            )
+        if state.get("version") != VERSION:
+            raise ValueError(
+                f"the state has version {state.get('version', 1)} and this rule has version {VERSION}, which keeps "
+                "other numbers: continue it with the release that saved it, or begin with new multipliers."
             )
         self.calls = state["calls"]
         self._pools = {name: Pool(*_arrays(numbers)) for name, numbers in state["pools"].items()}
@@ -346,6 +357,29 @@ class Multipliers:
                 f"the multiplier of {name!r} has been at its limit for {self._at_limit[name]} calls, and its value is "
                 f"not {constraint.relation} its bound: perhaps it cannot be reached by this model in this time. Loosen "
                 "the bound, train longer, or give the model more to learn from.",
+            )
+
+    def _check_end(self) -> None:
+        """Whether bounds are kept in the last call, as far as noise lets it be seen."""
+        for name, state in self._pressures.items() if self.calls == self.steps else ():
+            pool, constraint = self._pools[name], self.constraints[name]
+            if self.kinds[name].exact or f"limit {name}" in self._said:
+                continue
+            last, error = state.level, self.values[name].standard_error
+            if pool.size >= LAST:  # values since the multiplier moved are the newest; they may be falling still
+                last = pool.total / pool.size
+                error = np.sqrt(state.noise / pool.size + ((state.level - last) / 4) ** 2)
+            left = np.maximum(last, 0) if constraint.inequality else np.abs(last)
+            missed = left > SURE * error
+            if not np.any(missed):
+                continue
+            worst = int(np.argmax(np.where(missed, left, -1)))
+            level = np.ravel(constraint.sign * last + self.bounds[name])[worst]
+            self._say(
+                f"end {name}",
+                f"in the last call {name!r} is not {constraint.relation} its bound: it is {level:.4g} +- "
+                f"{np.ravel(error)[worst]:.2g}. Train longer, or with a higher learning rate; move the bound by what "
+                "is missing; of a Proxy, take a surrogate that is nearer to the values.",
             )
 
     def _say(self, what: str, words: str) -> None:

@@ -4,11 +4,18 @@ Residuals r = 0 or r <= 0 come one value a call. `unit` is the ratio of the leng
 constraint: what a multiplier is at a solution with one active constraint. It sets how far a multiplier moves, not what
 it is: a unit that is known to a factor of two must not move a multiplier by two.
 
-A value that is random moves the multiplier y by what is to be expected at the end of training:
+A value that is random moves the multiplier y by what is to be expected at the end of training, as a controller with a
+sum (y), a part that acts at once, and a look ahead for its derivative does:
 
     ahead = level + TRUST slope k log(K / k)                 learning curves are straight in log k
-    y <- y + (LINEAR unit + y) wish / window,    wish = ahead / (recent size of the level + 2 deviations of ahead)
-    weight = y + QUICK (LINEAR unit + y) wish + a part of what is significant in `ahead`
+    size = LINEAR unit + y,    band = BAND deviations of a value (more where violations have been large)
+    y <- y + size within(SPEED ahead / band) / window
+    weight = y + size within(ahead / band) + size (mean of the last values - level) / band
+
+The sum alone would swing: a value follows its weight's *rate* (the optimizer adds up gradients), and two sums in a row
+have no damping. The part at once has it. Its best size for such a value, disturbed by the noise of gradients and seen
+through the noise of batches, is the ratio of both, that of gradients counted in multipliers; at a solution that is
+about y / 3 over the deviation of a value, for the batches that people use. Hence the band.
 
 A value that is exact (a constraint of the parameters alone) may be used at once without bias, so that an augmented
 Lagrangian serves, its penalty measured:
@@ -25,30 +32,31 @@ from typing import Any, NamedTuple
 
 FAST = 0.05  # share of the values so far over which the level is averaged,
 LONG = 0.25  # and over which its slope is: the slope is multiplied by what is left of the run, and so is its noise
-WINDOW = 0.25  # share of the values so far in which a full wish moves y by itself and LINEAR units,
+WINDOW = 0.15  # share of the values so far in which a full wish moves y by itself and LINEAR units,
 FLOOR = 0.08  # and the least share of all: fine-tuning starts with a jump, which is no trend
 LEAST = 10.0  # values in a window
-POOL = 0.02  # share of the values so far that are taken together,
+POOL = 0.01  # share of the values so far that are taken together,
 LARGEST = 8.0  # and so many at most: what comes late overshoots
 WARM_UP = 0.02  # share of all values before the multiplier moves, and 20 values where their number is not known
 LINEAR = 0.3  # units up to which y moves by steps of a size; beyond, by shares of itself
 LIMIT = 10.0  # units that a multiplier may have: one for one active constraint, more where several fight,
 FAR_LIMIT = 30.0  # where the unit is only guessed from the spread of values
-QUICK = 0.25  # how much of a wish acts at once, and goes again with it
 END = 0.85  # share of the values by which a bound is to be kept: after that, learning rates have gone
 TRUST = 0.8  # of a curve that is straight in log k, what is believed
-MEMORY = 0.2  # share of the values so far after which a size is forgotten
 FADE = 0.5  # the largest sizes ever count less by this power of k
-BAND = 1.0  # a significant violation of this share of the largest ever brings one more unit at once
-SURE = 2.0  # deviations that noise explains, in a wish,
-BEYOND = 4.0  # and in what acts at once: with many constraints one is always far out
+BAND = 3.0  # deviations of a value, beyond its bound, that bring one more size of weight at once,
+SPEED = 2.0  # and as many times less move y at full speed
+PROMPT = 1.0  # share of a band's answer that is given at once,
+QUICK = 1.0  # and to what the last values have beyond the level
+SURE = 2.0  # deviations that noise explains
 MARGIN = 0.7  # deviations of the level by which an inequality is to be kept
-EXACT = 3.0  # units that an exact violation as large as ever brings at once,
-EXACT_TIME = 0.1  # and share of all values after which it has brought as much for good
+EXACT = 3.0  # units that a violation as large as ever brings at once,
+EXACT_TIME = 0.1  # and share of all values after which an exact one has brought as much for good
 NOISY = 0.1  # of the square of a measured gradient, at least this share is signal
 UNITS_MEMORY = 0.5  # share of the calls so far over which lengths of gradients are averaged,
 EXACT_MEMORY = 0.3  # and where those of the constraint have no noise
-LOOKS = 3  # a look at gradients comes when the calls have grown by one in so many
+LOOKS = 2  # a look at gradients comes when the calls have grown by one in so many,
+FEW = 4  # and by at least this number: one costs as much as three steps
 _LEAST_NUMBER = 1e-30
 
 
@@ -79,8 +87,7 @@ class Pressure(NamedTuple):
     slope: Any  # with its change from one value to the next
     innovation: Any  # mean square of a pool's mean less its prediction
     noise: Any  # variance of a value
-    recent: Any  # the largest |level| of late,
-    widest: Any  # and of old
+    widest: Any  # the largest |level| of old
     steepest: Any  # the largest unit of old
     multiplier: Any  # what stays,
     weight: Any  # with what acts at once
@@ -134,7 +141,7 @@ def looked(xp: Any, sizes: Sizes, kind: Kind, call: Any, products: tuple[Any, An
 
 def next_look(call: int) -> int:
     """The call of the next look, after one in `call`."""
-    return max(call + 1, call + call // LOOKS)
+    return call + max(FEW, call // LOOKS)
 
 
 def spread(xp: Any, sizes: Sizes, count: Any, objective: Any, constraint: Any) -> Sizes:
@@ -213,12 +220,10 @@ def pressed(xp: Any, old: Pressure, pool: Pool, kind: Kind, steps: Any, unit: An
     own = new.noise * fast / 2
     deviation = xp.sqrt(own + new.noise * reach**2 * long**3 / 8)
     ahead = new.level + new.slope * reach
-    recent = xp.maximum(abs(new.level), old.recent * xp.maximum(1 - m / xp.maximum(least, MEMORY * k), 0.0))
     fade = xp.maximum(1 - FADE * m / k, 0.0)
     new = new._replace(
         ahead=ahead,
         deviation=deviation,
-        recent=recent,
         widest=xp.maximum(abs(new.level), old.widest * fade),
         steepest=xp.maximum(unit, old.steepest * fade),
     )
@@ -228,13 +233,13 @@ def pressed(xp: Any, old: Pressure, pool: Pool, kind: Kind, steps: Any, unit: An
     if kind.exact:
         moved = _exactly(xp, new, pool.total / (EXACT_TIME * total), low, limit)
     else:
-        moved = _by_wish(xp, new, aimed, unit, m / xp.maximum(window, m), low, limit)
+        moved = _by_band(xp, new, kind, pool.total / m, aimed, unit, m / xp.maximum(window, m), low, limit)
     moves = k > (20 if steps is None else WARM_UP * total + 1)
     kept = {name: xp.where(moves, getattr(moved, name), getattr(old, name)) for name in _MOVING}
     return moved._replace(**kept)
 
 
-_MOVING = ("recent", "widest", "steepest", "multiplier", "weight", "penalty")
+_MOVING = ("widest", "steepest", "multiplier", "weight", "penalty")
 
 
 def _exactly(xp: Any, state: Pressure, share: Any, low: Any, limit: Any) -> Pressure:
@@ -245,16 +250,19 @@ def _exactly(xp: Any, state: Pressure, share: Any, low: Any, limit: Any) -> Pres
     return state._replace(multiplier=multiplier, weight=multiplier, penalty=penalty)
 
 
-def _by_wish(xp: Any, state: Pressure, aimed: Any, unit: Any, share: Any, low: Any, limit: Any) -> Pressure:
-    deviation, level, ahead = state.deviation, state.level, state.ahead
-    wish = _within(xp, aimed / (state.recent + SURE * deviation + _LEAST_NUMBER), -1.0, 1.0)
-    y = state.multiplier
-    y = _within(xp, y + (LINEAR * unit + abs(y)) * wish * share, low, limit)
-    both = xp.where(ahead * level > 0, xp.minimum(abs(ahead), abs(level)), 0.0)  # now, and in the end
-    sure = xp.maximum(both - BEYOND * deviation, 0.0) * xp.where(ahead < 0, -1.0, 1.0)
-    sudden = _within(xp, sure / (BAND * state.widest + SURE * deviation + _LEAST_NUMBER), -1.0, 1.0)
-    weight = y + QUICK * (LINEAR * unit + abs(y)) * wish + unit * sudden
-    return state._replace(multiplier=y, weight=_within(xp, weight, low, limit))
+def _by_band(
+    xp: Any, state: Pressure, kind: Kind, mean: Any, aimed: Any, unit: Any, share: Any, low: Any, limit: Any
+) -> Pressure:
+    y, sigma = state.multiplier, xp.sqrt(state.noise) + _LEAST_NUMBER
+    size = LINEAR * unit + abs(y)
+    band = xp.maximum(BAND * sigma, size * state.widest / (EXACT * unit + _LEAST_NUMBER))
+    y = _within(xp, y + size * _within(xp, SPEED * aimed / band, -1.0, 1.0) * share, low, limit)
+    weight = _within(xp, y + PROMPT * size * _within(xp, aimed / band, -1.0, 1.0), low, limit)
+    quick = size / band
+    if kind.inequality:  # what has no weight gets none from noise
+        quick = xp.minimum(quick, weight / sigma)
+    weight = _within(xp, weight + QUICK * quick * (mean - state.level), low, limit)
+    return state._replace(multiplier=y, weight=weight)
 
 
 def _reach(xp: Any, state: Pressure, k: Any, total: Any, least: Any, inequality: bool) -> Any:
@@ -292,6 +300,11 @@ def _rate(xp: Any, share: float, k: Any, least: Any) -> Any:
 
 def _within(xp: Any, value: Any, low: Any, high: Any) -> Any:
     return xp.minimum(xp.maximum(value, low), high)
+
+
+def visit_share(wait: float, total: float) -> float:
+    """The share of penalty r that moves the multiplier of one example at a visit, which come every `wait` calls."""
+    return min(1.0, wait / (EXACT_TIME * total))
 
 
 def is_at_limit(state: Pressure, limit: Any) -> Any:

@@ -162,6 +162,14 @@ CERTAIN = 1e-14
 SURE = 3.0
 """Standard errors by which a multiplier stands out from 0, or a value is below its bound, to be sure of it."""
 
+FACE_REACH = 1e-3
+"""A step of this part of the length of x shows which face of a set x is on."""
+
+FACE_SHARE = 1e-2
+"""On a face of a set, rows of J count for what is left of them along it, and for this part of their squares, lest one
+that is all but across it be pressed without end. Without, two circles on simplexes were circled around for ever
+(fuzz 1/252, 20/302)."""
+
 PSEUDOINVERSE = {"float64": 1e-10, "float32": 1e-5}
 """Relative singular values that count as 0 in the Schur complement."""
 
@@ -227,6 +235,9 @@ independent. On the way to a solution the power is higher by up to ARRIVING_POWE
 
 VIOLATED_ERRORS, VIOLATED_LENGTH = 5.0, 1e-3
 """A constraint is violated if it is off by so many standard errors, and by this share of the run's length."""
+
+AT_LIMIT = 0.9
+"""Multipliers of this share of MULTIPLIER_LIMIT are at it: then constraints are looked at more closely."""
 
 KINK_GAIN, KINK_JUMPS = 30, 3
 """Jumps are worth a remark from KINK_JUMPS on, where k alpha, which is about 1 if all samples are averaged, is this."""

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple, Protocol
 from lariax.tuned.constants import (
     CERTAIN,
     EIGENVALUE_NOISE,
+    FACE_REACH,
+    FACE_SHARE,
     GRADIENT_MEMORY,
     KAPPA,
     MOVED,
@@ -82,6 +84,9 @@ class JacobianSamples(Protocol):
     def empty(self) -> Any:
         """0 x d."""
 
+    def on_face(self, rows: Any) -> Any:
+        """What is left of the rows of J along the face of the set that x is on; None: all of them."""
+
     def jacobian(self) -> tuple[Any, Any, Any]:
         """Its mean over the samples, the variance of its rows from sample to sample, and the number of samples."""
 
@@ -106,7 +111,13 @@ def shape_at(xp: Any, samples: JacobianSamples, rows: int, inputs: ShapeInputs, 
     error = variance / count
     if before is not None:
         jacobian, error = average_jacobian(xp, before, jacobian, error)
-    return whitened(xp, jacobian, error, variance, inputs, before)
+    return whitened(xp, jacobian, error, variance, inputs, before, samples.on_face(jacobian))
+
+
+def face_step(xp: Any, eta: Any, gradient: Any, size: Any) -> Any:
+    """eta, or less, for a step along g, with g.g = `gradient` and x.x = `size`, that shows which face of a set x is on,
+    and not how the set is bent."""
+    return xp.minimum(eta, FACE_REACH * (1 + xp.sqrt(size)) / xp.sqrt(gradient + xp.finfo(float).tiny))
 
 
 def is_whitened(rows: int, dimension: int) -> bool:
@@ -162,14 +173,23 @@ def average_jacobian(xp: Any, before: PenaltyShape, jacobian: Any, noise: Any) -
 
 
 def whitened(
-    xp: Any, jacobian: Any, error: Any, variance: Any, inputs: ShapeInputs, before: PenaltyShape | None = None
+    xp: Any,
+    jacobian: Any,
+    error: Any,
+    variance: Any,
+    inputs: ShapeInputs,
+    before: PenaltyShape | None = None,
+    on_face: Any = None,
 ) -> PenaltyShape:
     """M = S (B + N)^-1 S with S = diag 1/||J_i|| and B = S J J^T S, over equalities and surely active inequalities.
 
     Weak eigenvalues of B count for no less than the noise of J allows, zero ones are not inverted. A row without a
-    gradient has no weight until it has one.
+    gradient has no weight until it has one. Where a set ties entries of x together, J J^T is that of J along the face
+    that x is on (`on_face`), which is what the penalty presses along.
     """
     gram = jacobian @ jacobian.T
+    if on_face is not None:
+        gram = on_face @ jacobian.T + FACE_SHARE * xp.diag(xp.diag(gram))
     nonzero, size, longest = _row_sizes(xp, xp.diag(gram), before)
     gram = gram + xp.diag(xp.where(nonzero, size - xp.diag(gram), 0))
     outer = nonzero[:, None] * nonzero / xp.sqrt(size)[:, None] / xp.sqrt(size)

@@ -1,0 +1,150 @@
+"""Models for several margins, and what rows that they did not see make of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from lariax.sklearn._choose import Judged, Sweep, decided, deviations, margins, sweep, turning
+from lariax.sklearn._rates import Base, Plan, Row
+from lariax.sklearn._train import Rows
+
+FOLDS, JUDGES = 5, 4
+"""Parts of the rows for cross-fitting; and of how many one judges models that flatter themselves."""
+
+
+class Model(Protocol):
+    """What a trainer makes: scores of two classes in one column, of several in one each."""
+
+    @property
+    def multipliers(self) -> np.ndarray: ...
+
+    @property
+    def values(self) -> np.ndarray: ...
+
+    @property
+    def loss(self) -> float: ...
+
+    @property
+    def iterations(self) -> int: ...
+
+    def scores(self, inputs: Any) -> np.ndarray: ...
+
+    def shifted(self, label: int, shift: float) -> Any: ...
+
+
+class Trainer(Protocol):
+    """
+    Attributes:
+        levels: margins that models are trained for, in standard errors of the rows kept back.
+        flatters: whether models look much better on the rows that they were trained on, however many.
+    """
+
+    @property
+    def levels(self) -> tuple[float, ...]: ...
+
+    @property
+    def flatters(self) -> bool: ...
+
+    def path(self, rows: Rows, plan: Plan, targets: Sequence[np.ndarray | None]) -> Sequence[Model]: ...
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the estimator was asked for."""
+
+    promise: str
+    confidence: float
+    kept: float | None  # a share of the rows; None: as many rows as there are decide
+    objective: str  # "error" or "miss"
+
+
+def costs(rows: Rows, plan: Plan, objective: str) -> np.ndarray:
+    """(rows, classes): errors, or misses alone (and of equally many the fewer false alarms)."""
+    wrong = rows.weights[:, None] * (np.arange(plan.classes) != rows.y[:, None])
+    if objective == "miss":
+        return wrong * np.where(rows.y == 1, 1.0, 1e-6)[:, None]
+    return wrong
+
+
+def sizes_of(plan: Plan, rows: Rows, kept: int) -> np.ndarray:
+    """How many of the rows kept back count for each rate, about; of those that a precision counts, half."""
+    shares = [np.mean(base.mask * np.maximum(base.parts(rows.y).v0, 0.5 * base.parts(rows.y).v)) for base in plan.bases]
+    return np.asarray(shares) * kept
+
+
+def tightened(plan: Plan, rates: np.ndarray, sizes: np.ndarray, level: float) -> np.ndarray:
+    """Bounds with a margin of so many standard errors, but never nearer to what cannot be than a quarter of the way
+    (of a gap: a tenth)."""
+    spread = deviations(plan, np.nan_to_num(rates, nan=0.5), sizes)
+    found = []
+    for row, deviation in zip(plan.rows, spread, strict=True):
+        if row.second is None:
+            nearest = row.bound - 0.75 * room(row)
+        elif row.bound > 0:
+            nearest = 0.1 * row.bound
+        else:
+            nearest = -0.9 * (1 - row.slope) * float(np.nan_to_num(rates[row.second], nan=0.5))
+        found.append(max(row.bound - level * deviation, nearest))
+    return np.asarray(found)
+
+
+def targets_for(plan: Plan, rows: Rows, kept: int, levels: Sequence[float]) -> list[np.ndarray | None]:
+    """The bounds to train for: none, then tighter and tighter ones."""
+    rates = np.asarray([_guess(base, rows) for base in plan.bases])
+    sizes = sizes_of(plan, rows, kept)
+    return [None, *(tightened(plan, rates, sizes, level) for level in levels)]
+
+
+def _guess(base: Base, rows: Rows) -> float:
+    """About what a rate will be, before anything is trained: for the width of margins."""
+    if base.rate in ("selection_rate", "coverage", "mean_score"):
+        return float(np.mean(rows.y[base.mask] == base.label)) if base.mask.any() else 0.5
+    return 0.75 if base.rate in ("recall", "precision", "accuracy") else 0.25
+
+
+def swept(rows: Rows, plan: Plan, scores: Sequence[np.ndarray], asked: Asked, exact: bool) -> list[Sweep]:
+    cost = costs(rows, plan, asked.objective)
+    return [sweep(plan, rows.y, rows.counted, cost, one, exact) for one in scores]
+
+
+def judged_on(rows: Rows, plan: Plan, scores: Sequence[np.ndarray], asked: Asked, sizes: np.ndarray) -> Judged:
+    sweeps = swept(rows, plan, scores, asked, False)
+    cost, label, every = costs(rows, plan, asked.objective), turning(plan), np.arange(len(rows.y))
+
+    def losses(model: int, shift: float) -> np.ndarray:
+        return cost[every, decided(moved(scores[model], label, shift))]
+
+    near_own = asked.objective == "error"  # of misses alone, the own threshold is not the best
+    return Judged(sweeps, [margins(plan, one.rates, sizes) for one in sweeps], losses=losses, near_own=near_own)
+
+
+def moved(scores: np.ndarray, label: int | None, shift: float) -> np.ndarray:
+    """With the score of one class less by `shift`."""
+    if label is None:
+        return scores
+    found = scores.copy()
+    found[:, 0 if found.shape[1] == 1 else label] -= shift
+    return found
+
+
+def cross_fitted(
+    rows: Rows, plan: Plan, trainer: Trainer, targets: Sequence[np.ndarray | None], random: np.random.RandomState
+) -> tuple[list[np.ndarray], np.ndarray]:
+    """Scores of each row by models that were trained without it, and its fold."""
+    fold = random.permutation(np.arange(len(rows.y)) % FOLDS)
+    outputs = 1 if plan.classes == 2 else plan.classes
+    scores = [np.zeros((len(rows.y), outputs)) for _ in targets]
+    for number in range(FOLDS):
+        inside, outside = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
+        for one, model in zip(scores, trainer.path(rows.at(inside), plan.at(inside), targets), strict=True):
+            one[outside] = model.scores(rows.inputs[outside])
+    return scores, fold
+
+
+def room(row: Row) -> float:
+    """The part of all answers that may go wrong."""
+    if row.second is None:
+        return 1.0 + row.bound if row.sign < 0 else row.bound
+    return row.bound if row.slope == 1.0 and row.sign > 0 else 1 - row.slope

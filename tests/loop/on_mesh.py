@@ -1,0 +1,136 @@
+"""Runs on eight virtual devices, in a process of its own: python on_mesh.py explicit|auto METHOD WHERE. Prints JSON.
+
+The same samples as on one device: those of a `Distribution`, or rows from a source that draws as the shards do.
+"""
+
+import json
+import os
+import re
+import sys
+
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
+
+import jax
+
+jax.config.update("jax_enable_x64", True)
+
+import equinox as eqx  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+import optax  # noqa: E402
+from jax.sharding import AxisType, NamedSharding  # noqa: E402
+from jax.sharding import PartitionSpec as P  # noqa: E402
+
+import lariax as lx  # noqa: E402
+from lariax.loop._compiled import advance  # noqa: E402
+
+METHODS = {
+    "QuadraticPenalty": lx.QuadraticPenalty(step_size=0.1),
+    "DualPenalty": lx.DualPenalty(step_size=0.1, penalty=1.0, dual_step=0.1),
+    "LinearizedALM": lx.LinearizedALM(lipschitz=2.0),
+    "TrackedLagrangian": lx.TrackedLagrangian(),
+    "one_backward": lx.TrackedLagrangian(one_backward=True),
+    "TangentNormal": lx.TangentNormal(),
+    "Optax": lx.Optax(optax.adam(1e-2)),
+}
+D, ROWS, BATCH, ITERATIONS = 6000, 4096, 16, 50
+X0 = {"matrix": jnp.full((100, 60), 0.1), "vector": jnp.zeros(D), "whole": jnp.ones(7)}
+SPECS = {"matrix": P(None, "model"), "vector": P("model"), "whole": P()}
+DATA = np.random.default_rng(0).normal(1.0, 0.5, (ROWS, D // 10))
+
+
+def objective(x, row):
+    shift = x["vector"].reshape(10, -1) - row
+    return (jnp.sum(shift**2) + jnp.sum((x["matrix"] - 2) ** 2) + jnp.sum(x["whole"] ** 2)) / 2
+
+
+def level(x):
+    return jnp.stack([jnp.mean(x["vector"]), jnp.mean(x["matrix"] ** 2)])
+
+
+def constraints(method):
+    if method == "LinearizedALM":
+        return {"mean": lx.Linear(lambda x: jnp.mean(x["vector"])[None], 0.1, shape=(1, 12_007))}
+    return {"level": lx.AtMost(level, jnp.array([0.05, 0.02]), samples=None)}
+
+
+class SameDraws(lx.AbstractSource):
+    """The rows that the shards of another source draw, from arrays on one device."""
+
+    sharded: lx.Dataset
+    plain: lx.Dataset
+    from_host = False
+    rows_per_sample = 1
+    population_size = None
+
+    def draw(self, key, iterations, count):
+        if count == 1:  # for the shape of a sample
+            return self.plain.draw(key, iterations, 1)
+        drawn = self.sharded.draw_from_shards(key, iterations, count)
+        by_shard = drawn.reshape(len(iterations), self.sharded.shards.count, -1)
+        return by_shard.swapaxes(1, 2).reshape(drawn.shape)  # halves and copies of a batch are those of each shard
+
+    def fetch(self, ticket):
+        return self.plain.fetch(ticket)
+
+
+def sources(mesh, where):
+    if where == "x":
+        noise = lx.Distribution(lambda key: 1 + 0.5 * jax.random.normal(key, (D // 10,)))
+        return noise, noise
+    sharded = lx.Dataset(jax.device_put(DATA, NamedSharding(mesh, P("data"))))
+    return sharded, SameDraws(eqx.tree_at(lambda s: s.arrays, sharded, DATA), lx.Dataset(DATA))
+
+
+def gathered(result):
+    """The most entries of an all-gather in the compiled loop."""
+    run = result.continuation
+    setup, every = run.setup, jnp.int32(10)
+    program = eqx.filter_jit(advance.__wrapped__)
+    lowered = program.lower(
+        setup.oracle, setup.method, run.loop, jnp.int32(60), every, setup.feeder.nothing, setup.blocks, 8
+    )
+    text = lowered.compile().compiled.as_text()
+    shapes = re.findall(r"= \(?\w+\[([\d,]*)\][^=]*? all-gather(?:-start)?\(", text)
+    assert " all-reduce" in text or " all-gather" in text, "nothing is sharded"
+    return max((int(np.prod([int(n) for n in shape.split(",") if n])) for shape in shapes), default=0)
+
+
+def main(kind, name, where):
+    mesh = jax.make_mesh((4, 2), ("data", "model"), **({"axis_types": (AxisType.Auto,) * 2} if kind == "auto" else {}))
+    placed = {key: jax.device_put(X0[key], NamedSharding(mesh, SPECS[key])) for key in X0}
+    start = X0 if where == "rows" else placed
+    sharded, plain = sources(mesh, where)
+    given = {"constraints": constraints(name)}
+
+    def run(samples, x0):
+        problem = lx.Problem(objective, samples=samples, **given)
+        return lx.solve(problem, x0, METHODS[name], iterations=ITERATIONS, batch_size=BATCH)
+
+    with jax.set_mesh(mesh):
+        result = run(sharded, start)
+    alone = run(plain, X0)
+    apart = [np.abs(np.asarray(result.x[key]) - np.asarray(alone.x[key])).max() for key in X0]
+    moved = max(float(np.abs(np.asarray(alone.x[key]) - np.asarray(X0[key])).max()) for key in X0)
+    print(
+        json.dumps(
+            {
+                "apart": float(max(apart)),
+                "moved": moved,
+                "kept": [result.x[key].sharding == start[key].sharding for key in X0],
+                "gathered": gathered(result),
+                "status": [result.status, alone.status],
+                "multipliers": float(
+                    max(
+                        np.abs(np.asarray(result.multipliers[n]) - np.asarray(y)).max()
+                        for n, y in alone.multipliers.items()
+                    )
+                ),
+                "strata": result.continuation.oracle.strata,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
