@@ -32,8 +32,12 @@ METHODS = {
     "one_backward": lx.TrackedLagrangian(one_backward=True),
     "TangentNormal": lx.TangentNormal(),
     "Optax": lx.Optax(optax.adam(1e-2)),
+    "GradientTracking": lx.rivals.GradientTracking(step_size=0.1),
+    "ProxPDA": lx.rivals.ProxPDA(step_size=0.1, penalty=1.0),
+    "SpiderADMM": lx.rivals.SpiderADMM(step_size=0.1, penalty=1.0),
 }
 D, ROWS, BATCH, ITERATIONS = 6000, 4096, 16, 50
+AGENTS, P_EACH = 64, 128
 X0 = {"matrix": jnp.full((100, 60), 0.1), "vector": jnp.zeros(D), "whole": jnp.ones(7)}
 SPECS = {"matrix": P(None, "model"), "vector": P("model"), "whole": P()}
 DATA = np.random.default_rng(0).normal(1.0, 0.5, (ROWS, D // 10))
@@ -82,6 +86,34 @@ def sources(mesh, where):
     return sharded, SameDraws(eqx.tree_at(lambda s: s.arrays, sharded, DATA), lx.Dataset(DATA))
 
 
+def coupled(where):
+    """Agents along an axis of the mesh: neighbours on a ring agree, or all share what there is."""
+    if where == "ring":
+        ring = lx.Linear(lambda x: (x - jnp.roll(x, -1, axis=0)).ravel(), 0.0, shape=(AGENTS * P_EACH,) * 2, norm=2.0)
+        return {"agree": ring}
+    total = lx.Linear(lambda x: jnp.sum(x, axis=0), 0.5, shape=(P_EACH, AGENTS * P_EACH), norm=AGENTS**0.5)
+    return {"share": total}
+
+
+def of_agents(x, rows):
+    """A sample has a row for each agent."""
+    return jnp.sum((x - rows[:, None]) ** 2) / 2
+
+
+def main_of_agents(kind, name, where):
+    mesh = jax.make_mesh((8,), ("agents",), **({"axis_types": (AxisType.Auto,)} if kind == "auto" else {}))
+    rows = np.random.default_rng(0).normal(1.0, 0.5, (512, AGENTS))
+    x0 = jnp.zeros((AGENTS, P_EACH))
+
+    def run(x0, rows):
+        problem = lx.Problem(of_agents, samples=lx.Dataset(rows), constraints=coupled(where))
+        return lx.solve(problem, x0, METHODS[name], iterations=ITERATIONS, batch_size=4)
+
+    placed = jax.device_put(x0, NamedSharding(mesh, P("agents")))
+    result, alone = run(placed, jax.device_put(rows, NamedSharding(mesh, P(None, "agents")))), run(x0, rows)
+    report({"x": result.x}, {"x": alone.x}, {"x": x0}, {"x": placed}, result, alone)
+
+
 def gathered(result):
     """The most entries of an all-gather in the compiled loop."""
     run = result.continuation
@@ -110,14 +142,18 @@ def main(kind, name, where):
     with jax.set_mesh(mesh):
         result = run(sharded, start)
     alone = run(plain, X0)
-    apart = [np.abs(np.asarray(result.x[key]) - np.asarray(alone.x[key])).max() for key in X0]
-    moved = max(float(np.abs(np.asarray(alone.x[key]) - np.asarray(X0[key])).max()) for key in X0)
+    report(result.x, alone.x, X0, start, result, alone)
+
+
+def report(found, expected, x0, start, result, alone):
+    apart = [np.abs(np.asarray(found[key]) - np.asarray(expected[key])).max() for key in x0]
+    moved = max(float(np.abs(np.asarray(expected[key]) - np.asarray(x0[key])).max()) for key in x0)
     print(
         json.dumps(
             {
                 "apart": float(max(apart)),
                 "moved": moved,
-                "kept": [result.x[key].sharding == start[key].sharding for key in X0],
+                "kept": [found[key].sharding == start[key].sharding for key in x0],
                 "gathered": gathered(result),
                 "status": [result.status, alone.status],
                 "multipliers": float(
@@ -133,4 +169,4 @@ def main(kind, name, where):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    (main_of_agents if sys.argv[3] in ("ring", "sharing") else main)(*sys.argv[1:])

@@ -12,7 +12,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jaxtyping import Array, PyTree
 
-from lariax.problem import mesh_of
+from lariax.problem import Stream, mesh_of
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,14 @@ class Company:
         if jax.process_count() == 1:
             return cls()
         mesh = mesh_of(arrays)
-        return cls(mesh is not None and len({device.process_index for device in mesh.devices.flat}) > 1)
+        together = mesh is not None and len({device.process_index for device in mesh.devices.flat}) > 1
+        streams = jax.tree.leaves(arrays, is_leaf=lambda node: isinstance(node, Stream))
+        if together and any(isinstance(leaf, Stream) for leaf in streams):
+            raise ValueError(
+                "the rows of a Stream cannot be put together from several processes. Give each process its rows by "
+                "lx.Dataset.local(arrays), or make samples by lx.Distribution."
+            )
+        return cls(together)
 
     @property
     def writes(self) -> bool:

@@ -76,7 +76,7 @@ class Linear(AbstractConstraint):
                 f"b must have one entry for each of the {self.shape[0]} rows of A, found shape {self.bound.shape}."
             )
         self.samples = self.heldout = None
-        self._norm, self._smallest = norm, smallest
+        self._norm, self._smallest = (None if value is None else float(value) for value in (norm, smallest))
 
     def norm(self, like: PyTree | None = None) -> float:
         """||A||, the largest singular value. `like` is an x, wanted when A is a function of a structured x."""
@@ -147,6 +147,8 @@ class LinearSystem:
 
     def least_violation(self) -> float:
         """min over x of ||A x - b||: 0, up to rounding, if A x = b has a solution."""
+        if not self._b.any():  # x = 0 is one
+            return 0.0
         violation, rounding = spectrum.least_violation(self._operator, self._b, self._precision)
         return 0.0 if violation <= rounding else violation
 
