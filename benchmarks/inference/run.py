@@ -1,6 +1,5 @@
 """Seeds of a case: solve on the samples, infer, compare with the truth."""
 
-import dataclasses
 import time
 from functools import partial
 from typing import Any, NamedTuple
@@ -49,7 +48,7 @@ def _of_runs(case: Case, seeds: int) -> tuple[list[Any], int]:
     data = jax.jit(case.data)
     rows, ambiguous = [], 0
     for seed in range(seeds):
-        problem = dataclasses.replace(case.problem, samples=lx.Dataset(data(jax.random.key(1000 + seed))))
+        problem = case.problem.with_sources({0: lx.Dataset(data(jax.random.key(1000 + seed)))})
         result = lx.solve(problem, jnp.zeros(case.truth.x.size), iterations=case.epochs * case.draws, seed=seed)
         try:
             found = result.inference()

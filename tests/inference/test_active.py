@@ -149,6 +149,15 @@ def test_a_point_far_away_is_refused_and_one_that_is_off_is_warned_of():
     assert "away from the estimate" in infer(MEAN + 1).warnings[0]
 
 
+def test_a_run_that_is_not_at_the_limit_is_refused():
+    short = lx.solve(lx.Problem(distance, samples=DATA), jnp.asarray(MEAN + 900), iterations=3)
+    with pytest.raises(lx.InferenceError, match="standard errors away"):
+        short.inference()
+    falling = lx.solve(lx.Problem(lambda x, z: jnp.sum(x * (3 + z)), samples=DATA), jnp.zeros(3), iterations=5000)
+    with pytest.raises(lx.InferenceError, match="ended as 'unbounded'"):
+        falling.inference()
+
+
 def test_wrong_input():
     problem = lx.Problem(distance, samples=DATA)
     with pytest.raises(TypeError, match=r"lx\.Problem first"):

@@ -66,6 +66,15 @@ def test_clusters_are_those_of_statsmodels():
     np.testing.assert_allclose(inference.x.standard_error, expected.bse * np.sqrt(count / (count - 1)), rtol=1e-9)
 
 
+def test_weights_are_those_of_statsmodels():
+    weights = np.random.default_rng(6).uniform(0.2, 3, N)
+    expected = sm.WLS(ROWS["b"], ROWS["a"], weights=weights).fit(cov_type="HC0")
+    rows = lx.Dataset(DATA.arrays | {"weight": jnp.asarray(weights)})
+    inference = lx.inference(lx.Problem(lambda x, row: row["weight"] * squares(x, row), samples=rows), jnp.zeros(D))
+    np.testing.assert_allclose(inference.x.estimate, expected.params, rtol=1e-9)
+    np.testing.assert_allclose(inference.x.standard_error, expected.bse, rtol=1e-9)
+
+
 def test_a_finite_population_takes_its_share_off():
     whole = lx.inference(regression(), jnp.asarray(BETA)).x.standard_error
     part = lx.inference(regression(), jnp.asarray(BETA), population_size=4 * N).x.standard_error
