@@ -20,14 +20,12 @@ SHAPES, CASES, DRAWS = 3, 8, 20_000
 
 @pytest.mark.long
 def test_answers_and_verdicts_are_right():
-    """Of those that the project has seen, one in forty fails, of the convex ones none in 200. By chance a rate of one
-    in forty has more than six failures here once in a million runs."""
+    """Of 504 that the project has seen with the present rule none fails. By chance a rate of one in a hundred has more
+    than two failures here once in 600 runs."""
     ends = [ended(SEED, shape * TOGETHER + i, DRAWS) for shape in range(SHAPES) for i in range(CASES)]
     failures = [end for end in ends if end.fails]
-    wrong = [end for end in failures if end.truth in ("convex", "degenerate") and end.verdict.word != "late"]
     words = "\n".join([f"LARIAX_FUZZ_SEED={SEED}", *(told(end, SEED, DRAWS) for end in failures)])
-    assert len(failures) <= 6, words
-    assert len(wrong) <= 2, words
+    assert len(failures) <= 2, words
 
 
 @pytest.mark.long

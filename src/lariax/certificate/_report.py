@@ -49,7 +49,7 @@ def as_certificate(
         natural_residual=_interval(found.natural_residual),
         objective=_interval(found.objective),
         constraints=_reports(structure, found.residuals, at, tolerance),
-        multipliers=structure.layout.named(np.asarray(structure.user_multipliers(y))),
+        multipliers=structure.layout.named(structure.user_multipliers(np.asarray(y))),
         fitted=fitted,
         population=scope.population,
         exact=scope.exact,

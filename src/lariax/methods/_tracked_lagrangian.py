@@ -203,6 +203,8 @@ class TrackedLagrangian(AbstractMethod):
         new = TrackedState(x, gradient, state.metric, average, learned)
         back = state._replace(rule=rule.back_off(state.rule))
         good = jnp.sqrt(_square(fresh)) <= turned.limit
+        if measuring:
+            return jax.lax.cond(good, lambda: new, lambda: back)
         return jax.tree.map(lambda a, b: a if a is b else jnp.where(good, a, b), new, back)
 
     def _measured(

@@ -20,6 +20,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Int, Key, PyTree
 
+from lariax.compilation import on_device
 from lariax.problem._columns import as_columns, fetched
 from lariax.problem._describe import describe_shape, first_nonfinite
 from lariax.problem._meshes import RowShards, automatic, joined_rows
@@ -417,7 +418,7 @@ def _on_device(array: Any) -> Array:
     """On a CPU, a file that nobody can write to through this array is not copied."""
     if isinstance(array, np.memmap) and not array.flags.writeable:
         return jax.device_put(array, may_alias=True)
-    return jnp.asarray(array)
+    return on_device(array)
 
 
 def _device_rows(arrays: PyTree, owner: str) -> PyTree[Array]:
