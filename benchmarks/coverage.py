@@ -168,13 +168,11 @@ def _repeat(problem: lx.Problem, x: Any, given: Any, keys: Any, draws: int, at: 
             SampledPoint(case.oracle, case.feeds, x, key, plan) for plan in (case.half(False), case.half(True))
         )
 
-        def sizes(y, point):
-            return sizes_at(point, y, jnp.abs(x))
-
-        fit = inside.fit(first, sizes(jnp.zeros(1), first).rows)
+        none = jnp.zeros((), x.dtype)
+        fit = inside.fit(first, none)
         y = jnp.where(jnp.isnan(given), fit.multipliers, given)
         fit = fit._replace(face=jnp.where(jnp.isnan(given), fit.face, 0))  # of what is given nothing can be taken away
-        return y, inside.estimate(second, y, sizes(y, second), at, fit)
+        return y, inside.estimate(second, y, none, at, fit)
 
     return jax.lax.map(one, keys)
 
@@ -371,8 +369,8 @@ def memory(side: int = 1000) -> list[str]:
         spread = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         held = sum(leaf.nbytes for leaf in spread)
         copies = [
-            _bytes(inside.fit, point, y),
-            _bytes(sizes_at, point, y, x),
+            _bytes(inside.fit, point, jnp.zeros((), x.dtype)),
+            _bytes(sizes_at, point, y, jnp.zeros((), x.dtype)),
             _bytes(*draw),
             held + _bytes(inside.stationarity, case.oracle, spread, x, at, bool(options), x, x[None]),
         ]

@@ -1,8 +1,8 @@
 """How long a newcomer waits for a first answer: `python -m benchmarks.first_answer [--write]`.
 
 Every figure is from processes of their own: CPU seconds of importing, of a first `solve`, of its certificate, and how
-many programs were compiled, with nothing kept on disk and with programs kept by `keep_programs`. Beside them a peer on
-the same task: the same rows, batches and number of steps by torch and cooper.
+many programs were compiled, with nothing kept on disk and with programs kept by `keep_programs`. Beside them peers on
+the same task: the same rows, batches and number of steps by cooper, all rows by SciPy; and the calls of `lariax.torch`.
 """
 
 import argparse
@@ -116,6 +116,54 @@ found["2,000 steps"] = lap()
 """
 )
 
+SCIPY = (
+    """
+import numpy as np
+from scipy.optimize import NonlinearConstraint, minimize
+found["import scipy"] = lap()
+"""
+    + ROWS
+    + """
+sign = 2 * group - 1
+def loss(w):
+    score = x @ w
+    return np.mean(np.logaddexp(0, score) - y * score), x.T @ (1 / (1 + np.exp(-score)) - y) / len(y)
+def gap(w):
+    return np.mean(sign / (1 + np.exp(-x @ w)))
+minimize(loss, np.zeros(10), jac=True, method="SLSQP", constraints=NonlinearConstraint(gap, -np.inf, 0.01))
+found["SLSQP on all rows"] = lap()
+"""
+)
+TORCH = (
+    """
+import torch, lariax.torch as lt
+found["import torch, lariax.torch"] = lap()
+"""
+    + ROWS
+    + """
+x, y, group = map(torch.as_tensor, (x, y, group))
+model = torch.nn.Linear(10, 1)
+optimizer = lt.TrackedLagrangian(model.parameters(), constraints={"gap": lt.AtMost(0.01)})
+def closure(rows):
+    score = model(x[rows])[:, 0]
+    loss = torch.nn.functional.binary_cross_entropy_with_logits(score, y[rows], reduction="none")
+    return loss, {"gap": (2 * group[rows] - 1) * torch.sigmoid(score)}
+def calls(count):
+    lap()
+    for _ in range(count):
+        optimizer.step(closure, torch.randint(5000, (8,)))
+    return 1000 * lap() / count
+found["ms a call of the first 256"] = calls(256)
+calls(744)
+found["ms a later one"] = calls(1000)
+"""
+)
+PEERS = {
+    "cooper, the logistic regression": COOPER,
+    "SciPy, the logistic regression, which is no stochastic method": SCIPY,
+    "lariax.torch, the logistic regression": TORCH,
+}
+
 
 def measured(script: str, cache: str | None = None) -> dict[str, float]:
     """The figures that a script leaves, in a process of its own."""
@@ -149,8 +197,13 @@ def main() -> None:
                 found = measured(script, folder)
                 rows.append([name + where, *(f"{found[column]:.2f}".removesuffix(".00") for column in head[1:])])
                 console.print(rows[-1])
-    peer = measured(MEASURE + COOPER + END)
-    notes = "cooper on the logistic regression: " + ", ".join(f"{k} {v:.2f} s" for k, v in peer.items()) + "."
+    notes = []
+    for name, script in PEERS.items():
+        figures = (
+            f"{what} {value:.2f}" + ("" if what.startswith("ms") else " s")
+            for what, value in measured(MEASURE + script + END).items()
+        )
+        notes += [f"- {name}: {', '.join(figures)}"]
     text = [
         "# A first answer",
         "",
@@ -161,7 +214,9 @@ def main() -> None:
         "",
         *table(head, rows),
         "",
-        notes,
+        "Beside it:",
+        "",
+        *notes,
     ]
     console.print("\n".join(text), markup=False)
     if options.write:

@@ -34,6 +34,7 @@ class Merit(NamedTuple):
     seconds: float
     quality: float | None
     setting: Any
+    kept: int  # seeds whose violation is below two standard errors of the last window
 
 
 class Found(NamedTuple):
@@ -140,7 +141,8 @@ def _merit(runs: list[Outcome], spreads: tuple[float, ...], setting: Any) -> Mer
     quality = (
         None if runs[0].quality is None else float(np.mean([run.quality for run in runs if run.quality is not None]))
     )
-    return Merit(float(np.mean(merits)), error, objective, violation, seconds, quality, setting)
+    kept = sum(run.violation <= 2 * run.error for run in runs)
+    return Merit(float(np.mean(merits)), error, objective, violation, seconds, quality, setting, kept)
 
 
 def ablations(known: dict[str, Scenario], seeds: int, found: dict[str, Found]) -> dict[str, dict[str, float]]:

@@ -212,3 +212,39 @@ def test_charts_and_controls_have_names(one):
     tree = one.call("Accessibility.getFullAXTree")["nodes"]
     headings = [node for node in tree if node.get("role", {}).get("value") == "heading"]
     assert len(headings) >= 8
+
+
+def path_of(page, panel, line):
+    return page.run(
+        f"document.querySelectorAll('[data-panel=\"{panel}\"] path.line')[{line}].getAttribute('d')",
+    )
+
+
+def test_a_logarithmic_line_goes_on_at_zeros(page, tmp_path, saved_run):
+    """At the foot of the axis: one stroke, no gap. What is not finite is a gap."""
+    zeros = np.array([1.0, 0.1, 0.0, 0.0, 0.01, 0.0, 0.1] * 3)
+    times = {(name,): np.arange(1.0, len(zeros) + 1) for name in ("iteration", "draws", "seconds")}
+    for values, strokes in ((zeros, 1), (np.where(np.arange(len(zeros)) == 8, np.nan, zeros), 2)):
+        run = dataclasses.replace(saved_run, certificate=None, history={**times, ("feasibility",): values})
+        page.open(report.write([run], tmp_path / f"{strokes}.html"))
+        drawn = path_of(page, 0, 0)
+        assert drawn.count("M") == strokes
+        assert drawn.count("M") + drawn.count("L") == np.isfinite(values).sum()
+
+
+def test_a_smoothed_objective_over_the_raw_one(one):
+    places = one.run(
+        "[...document.querySelectorAll('[data-panel=\"2\"] path.line')].map(line => line.getAttribute('class'))"
+    )
+    assert len(places) == 2
+    assert [" raw" in each for each in places] == [False, True]
+
+
+def test_a_hint_at_a_table_that_scrolls(page, files):
+    """On a phone alone."""
+    shown = "[...document.querySelectorAll('.sideways')].map(hint => getComputedStyle(hint).display !== 'none')"
+    page.size(390)
+    page.open(files["one"])
+    assert set(page.run(shown)) == {True}
+    page.size(1200)
+    assert not any(page.run(shown))

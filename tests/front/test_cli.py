@@ -4,12 +4,14 @@ import json
 import os
 import re
 import signal
+import urllib.error
+import urllib.request
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from lariax import __version__, gallery, runs
+from lariax import __version__, gallery, report, runs
 from lariax.cli._app import app
 from lariax.cli._tasks import find, task_of
 from lariax.loop._progress import ProgressBar
@@ -81,6 +83,24 @@ def solved(place):
 
 
 class TestSolve:
+    def test_watched(self, lariax, monkeypatch):
+        """The address is told before the run, the page is asked while it goes on, and gone with the command."""
+        seen, call = [], report.Watch.__call__
+
+        def ask(watch, snapshot):
+            call(watch, snapshot)
+            with urllib.request.urlopen(watch.address.replace("/?", "/numbers?"), timeout=10) as answer:
+                seen.append(json.load(answer)["count"])
+
+        monkeypatch.setattr(report.Watch, "__call__", ask)
+        options = (*CHEAP, "--iterations", "100", "--record-every", "25", "--watch", "--json")
+        outcome = lariax("solve", "mine.py:pair", *options, code=3)
+        assert seen == [1, 2, 3, 4]
+        address = re.search(r"watch it at (http://127\.0\.0\.1:\d+/\?token=[\w-]+)", outcome.stderr)[1]
+        with pytest.raises(urllib.error.URLError):
+            urllib.request.urlopen(address, timeout=10)
+        assert json.loads(outcome.stdout)["status"] == "budget"
+
     def test_leaves_a_folder_and_a_report(self, place, solved):
         folder = place / solved["folder"]
         assert solved["folder"] == "runs/pair-1"

@@ -9,6 +9,8 @@ import pytest
 
 from lariax import report
 from lariax.certificate import HOLDS, SAYS, ConstraintReport
+from lariax.report._answers import pictures_of_answers
+from lariax.report._panels import smoothed
 from lariax.runs import RunFolderError
 
 
@@ -169,3 +171,24 @@ def test_representations(result, saved_run):
     assert "<table>" in html
     assert "budget after 400 iterations" in html
     assert re.search(r"<t[hd]>sum</t[hd]>", html)
+
+
+def test_smoothing():
+    """A mean of the records around, a twentieth of all on either side; what is not finite is left out."""
+    values = np.random.default_rng(0).normal(size=200)
+    found = smoothed(values)
+    np.testing.assert_allclose(found[100], values[90:111].mean())
+    np.testing.assert_allclose(found[0], values[:11].mean())
+    values[100] = np.nan
+    np.testing.assert_allclose(smoothed(values)[100], np.delete(values, 100)[90:110].mean())
+    np.testing.assert_allclose(smoothed(np.full(30, 3.0)), 3.0)
+
+
+def test_all_entries_of_the_answer_in_a_picture(saved_run):
+    """Sorted bars, or a heat map; a few numbers are read in the table, and too many cannot be told apart."""
+    x = {"w": np.array([0.5, -1.0, 2.0, 0.0]), "m": np.arange(6.0).reshape(2, 3), "b": np.ones(2), "n": np.ones(5000)}
+    bars, image = pictures_of_answers([dataclasses.replace(saved_run, x=x)])
+    assert (bars["kind"], bars["categories"]) == ("bars", ["2", "0", "3", "1"])
+    assert bars["series"]["xw"].tolist() == [2.0, 0.5, 0.0, -1.0]
+    assert image["kind"] == "heatmap"
+    assert image["series"]["xm"].tolist() == [[3, 4, 5], [0, 1, 2]]

@@ -15,7 +15,7 @@ import pytest
 
 import lariax as lx
 from conftest import Wells, normal
-from lariax.loop import _history
+from lariax.loop import _begin, _history
 
 
 def _distance(x, z):
@@ -132,6 +132,24 @@ class TestStream:
         np.testing.assert_array_equal(resumed.x, whole.x)
 
 
+STUCK = """
+import ctypes
+import jax.numpy as jnp
+import lariax as lx
+from lariax.loop import _drive
+
+mutex, lock = (ctypes.c_char * 64)(), ctypes.CDLL(None).pthread_mutex_lock
+
+def stuck(*args):
+    lock(mutex)
+    print("compiling", flush=True)
+    lock(mutex)
+
+_drive.advance = stuck
+lx.solve(lx.Problem(lambda x: jnp.sum(x**2)), jnp.ones(2), lx.QuadraticPenalty(step_size=0.1), iterations=10)
+"""
+
+
 class TestInterrupts:
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
     def test_end_the_run_in_order(self, wells, method, tmp_path, number):
@@ -184,6 +202,32 @@ class TestInterrupts:
         thread.start()
         thread.join()
         assert results[0].status == "budget"
+
+    def test_while_a_program_is_compiled(self):
+        """Python takes up no signal then. Native code that never ends stands in for the compiler."""
+        with subprocess.Popen(
+            [sys.executable, "-c", STUCK], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout.readline() == "compiling\n"
+            process.terminate()
+            said = process.stderr.readline()
+            assert said.startswith("lariax: SIGTERM has come, but a program is being compiled: the run ends after that")
+            assert "Once more ends the process at once." in said
+            assert process.poll() is None
+            process.terminate()
+            assert process.wait(20) == 128 + signal.SIGTERM
+
+    def test_before_the_first_iteration(self, wells, method, monkeypatch, capsys):
+        made = _begin.begin
+
+        def begin(*args):
+            signal.raise_signal(signal.SIGTERM)
+            return made(*args)
+
+        monkeypatch.setattr(_begin, "begin", begin)
+        result = lx.solve(wells, Wells.x0, method, iterations=100)
+        assert (result.status, result.iterations) == ("interrupted", 0)
+        assert "SIGTERM has come, but a program is being compiled" in capsys.readouterr().err
 
     def test_an_error_in_a_callback_is_raised_and_nothing_lost(self, wells, method, tmp_path):
         def fail(snapshot):

@@ -15,6 +15,7 @@ from lariax.certificate._estimates import Estimates, Levels, Multipliers, levels
 from lariax.certificate._multipliers import Fit
 from lariax.certificate._report import Scope, as_certificate
 from lariax.certificate._tolerance import RelativeTolerance, Tolerance, better, refutes
+from lariax.compilation import on_device
 from lariax.oracle import AbstractStructure
 from lariax.problem import describe_shape
 
@@ -135,4 +136,4 @@ def _residual_multipliers(
         for name, by in wrong.items()
         if np.any(by > 0)
     )
-    return structure.signed(jnp.asarray(own, structure.dtype)), notes
+    return on_device(structure.signed(np.asarray(own, structure.dtype))), notes

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, PyTree
 
@@ -15,16 +14,17 @@ from lariax.certificate._draws import BatchPlan, SampledPoint
 from lariax.certificate._estimates import Estimates, Levels, Multipliers, estimate
 from lariax.certificate._estimates import fit as fit_on_samples
 from lariax.certificate._multipliers import Fit
+from lariax.certificate._risks import with_true_risks
 from lariax.certificate._samples import DRAWS, Samples, not_held_out, samples_for
-from lariax.certificate._sizes import Magnitudes, sizes_at
 from lariax.certificate._tolerance import RelativeTolerance, Tolerance
+from lariax.compilation import on_device
 from lariax.oracle import as_arrays
 from lariax.problem import Problem, as_key, automatic_axes, opened
 from lariax.risk import lift_of
 from lariax.utils import check_among, check_confidence
 
 ON = ("samples", "heldout")
-_PASSES = 1  # a stream of random numbers
+_PASSES, _RISKS = 1, 3  # streams of random numbers
 
 RISK_DRAWS = 2**14
 """From which the auxiliary numbers of a risk are made."""
@@ -81,7 +81,9 @@ def certify(
     lift = lift_of(problem)
     if lift is not None:  # with auxiliary numbers from other samples, at which a risk is no less than it is
         point = lift.point(x, RISK_DRAWS)
-        return certify(lift.problem, point, multipliers, draws, confidence, seed, on, tolerance)
+        means = certify(lift.problem, point, multipliers, draws, confidence, seed, on, tolerance)
+        key = jax.random.fold_in(as_key(seed), _RISKS)
+        return with_true_risks(means, lift, x, draws or RISK_DRAWS, confidence, key, on, RISK_DRAWS)
     fits = multipliers is None and bool(problem.constraints)
     asked = _Request(problem, x, draws, confidence, seed, tolerance)
     own = {} if multipliers is None else multipliers
@@ -144,7 +146,7 @@ class _Request:
     def on(self, which: str, fits: bool = False) -> "_Certifier":
         """Judged on samples, or on held-out rows; `fits`: half of them are for multipliers."""
         samples = samples_for(self._problem, self._x, self._draws, self._key, which, fits)
-        z = samples.oracle.coordinates.ravel(self._x)
+        z = on_device(samples.oracle.coordinates.ravel_small(self._x))
         notes = not_held_out(self._problem) if which == "heldout" else ()
         return _Certifier(samples, z, self._key, self._confidence, self._tolerance, notes)
 
@@ -182,18 +184,20 @@ class _Certifier(AbstractCertifier):
     def fit(self, whole: bool = False) -> Fit:
         """On the first half of the samples, or on the whole of them."""
         point = self._sampled(self.samples.plan if whole else self.samples.half(False))
-        return fit_on_samples(point, self._sizes(point, jnp.zeros_like(self.structure.bounds)).rows)
+        return fit_on_samples(point, self._least)
 
     def estimate(self, y: Multipliers, share: float, fit: Fit | None) -> tuple[Estimates, Levels, BatchPlan, int]:
         samples = self.samples
         plan = samples.plan if fit is None or fit.seen is None else samples.half(True)
         point, at = self._sampled(plan), self.levels(plan.batches, share, fit)
-        found = estimate(point, y, self._sizes(point, y), at, fit)
+        found = estimate(point, y, self._least, at, fit)
         return found, at, plan, samples.draws(plan) * (2 if self.earlier(fit) else 1)
 
     def _sampled(self, plan: BatchPlan) -> SampledPoint:
         return SampledPoint(self.samples.oracle, self.samples.feeds, self.z, self._key, plan)
 
-    def _sizes(self, point: SampledPoint, y: Multipliers) -> Magnitudes:
+    @property
+    def _least(self) -> Array:
+        """Lengths of the entries of x, where these are shorter."""
         least = self.tolerance.lengths if isinstance(self.tolerance, RelativeTolerance) else 0.0
-        return sizes_at(point, y, jnp.maximum(jnp.abs(self.z), jnp.asarray(least, self.z.dtype)))
+        return on_device(least, self.z.dtype)

@@ -209,6 +209,11 @@ class SampledPoint(eqx.Module):
     key: Key[Array, ""]
     plan: BatchPlan
 
+    @property
+    def work(self) -> float:
+        """Numbers that one pass over the samples makes, about."""
+        return self.oracle.sample_work * float(self.plan.samples)
+
     def batch(self, step: Int[Array, ""]) -> Batch:
         return batch_of(self.feeds, self.key, step, self.plan.count)
 

@@ -13,7 +13,7 @@ from lariax.certificate._cone import Face
 from lariax.certificate._draws import PointMeans, SampledPoint, batch_means
 from lariax.certificate._interval import Errors, Intervals, Level, errors, interval, level, mean_intervals
 from lariax.certificate._multipliers import Fit, fit_dense, fit_multipliers
-from lariax.certificate._sizes import Magnitudes, row_sizes
+from lariax.certificate._sizes import Magnitudes, row_sizes, sizes_at
 from lariax.certificate._spread import BatchMeans, is_large
 from lariax.compilation import compiled
 from lariax.oracle import AbstractStructure, Vector
@@ -59,25 +59,24 @@ def levels_for(structure: AbstractStructure, judged: int, seen: int, confidence:
 
 
 @compiled()
-def fit(point: SampledPoint, sizes: Multipliers) -> Fit:
+def fit(point: SampledPoint, least: Array) -> Fit:
     """Least-squares multipliers, of the residuals."""
-    return fit_multipliers(point, to_cone(point.oracle, point.z), sizes)
+    sizes = sizes_at(point, jnp.zeros_like(point.oracle.bounds), least)
+    return fit_multipliers(point, to_cone(point.oracle, point.z), sizes.rows)
 
 
-def estimate(
-    point: SampledPoint, y: Multipliers, sizes: Magnitudes, at: Levels, fitted: Fit | None = None
-) -> Estimates:
+def estimate(point: SampledPoint, y: Multipliers, least: Array, at: Levels, fitted: Fit | None = None) -> Estimates:
     """Every interval of a certificate, for multipliers of the residuals that do not depend on these samples.
 
     Where they were fitted on others, values come from both, and the lower end of stationarity is that of the best
     multipliers. One compiled program; for large x several, so that each has the memory that the others have left.
     """
     whole = _estimate if is_large(point.plan.batches, point.z.size) else _at_once
-    return whole(point, y, sizes, at, fitted)
+    return whole(point, y, least, at, fitted)
 
 
-def _estimate(point: SampledPoint, y: Multipliers, sizes: Magnitudes, at: Levels, fitted: Fit | None) -> Estimates:
-    return estimates(point.oracle, means_of(point, y), point.z, y, at, sizes, fitted)
+def _estimate(point: SampledPoint, y: Multipliers, least: Array, at: Levels, fitted: Fit | None) -> Estimates:
+    return estimates(point.oracle, means_of(point, y), point.z, y, at, sizes_at(point, y, least), fitted)
 
 
 _at_once = compiled()(_estimate)

@@ -49,7 +49,7 @@ def as_certificate(
         natural_residual=_interval(found.natural_residual),
         objective=_interval(found.objective),
         constraints=_reports(structure, found.residuals, at, tolerance),
-        multipliers=structure.layout.named(np.asarray(structure.user_multipliers(y))),
+        multipliers=structure.layout.named(structure.user_multipliers(np.asarray(y))),
         fitted=fitted,
         population=scope.population,
         exact=scope.exact,
@@ -97,6 +97,11 @@ def _holds(
         probably = np.abs(value) <= error + tolerance
     worst: Bool[np.ndarray, " rows"] = np.select([violated, surely, probably], [3, 0, 1], 2)
     return HOLDS[int(np.max(np.where(np.isfinite(value), worst, 3)))]
+
+
+def holds_of(value: np.ndarray, low: np.ndarray, high: np.ndarray, tolerance: float) -> str:
+    """Of an inequality's excess over its bound."""
+    return _holds(np.ravel(value), np.ravel(low), np.ravel(high), np.zeros(value.size), True, tolerance)
 
 
 def _heavy(layout: Layout, found: Estimates, plan: BatchPlan) -> tuple[str, ...]:

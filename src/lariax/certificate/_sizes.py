@@ -36,8 +36,8 @@ class _Sums(NamedTuple):
 
 
 @compiled()
-def sizes_at(point: SampledPoint, y: Float[Array, " m"], lengths: Vector) -> Magnitudes:
-    """With l the lengths of the entries of x, and random signs s,
+def sizes_at(point: SampledPoint, y: Float[Array, " m"], least: Array) -> Magnitudes:
+    """With l the lengths of the entries of x, or the least ones where these are longer, and random signs s,
 
         entries   |grad f| + |J^T y| + root mean square of H (s l),       H the Hessian of the Lagrangian
         rows      |bound| + |fun| + root mean square of J (s l)
@@ -47,7 +47,7 @@ def sizes_at(point: SampledPoint, y: Float[Array, " m"], lengths: Vector) -> Mag
     """
     oracle, z, plan = point.oracle, point.z, point.plan
     step = jnp.asarray(jnp.finfo(oracle.dtype).eps ** (1 / 3), oracle.dtype)  # a difference: functions need no jvp
-    weights = oracle.split(y)
+    weights, lengths = oracle.split(y), jnp.maximum(jnp.abs(z), least)
 
     steps = jnp.asarray(plan.batches * plan.steps)
     probes = jnp.clip(steps // 8, FEWEST_PROBES, max(FEWEST_PROBES, MOST_SAMPLES // plan.count))

@@ -79,6 +79,10 @@ def solve(
         Path | None,
         typer.Option(metavar="RUN", help="Go on with a run that was stopped or killed, or whose budget is spent."),
     ] = None,
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", help="Serve a live page of the run to this machine, at an address that is printed."),
+    ] = False,
     double: Double = False,
     as_json: Json = False,
 ) -> None:
@@ -102,6 +106,7 @@ def solve(
         folder=folder,
         double=double,
         resume=resume,
+        watch=watch,
     )
     _solve.solve(Screen(as_json), order)
 

@@ -3,7 +3,8 @@
 import json
 import re
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,7 @@ class Order:
     folder: Path | None = None
     double: bool = False
     resume: Path | None = None
+    watch: bool = False
 
 
 def solve(screen: Screen, order: Order) -> None:
@@ -60,13 +62,25 @@ def solve(screen: Screen, order: Order) -> None:
         if order.double:
             jax.config.update("jax_enable_x64", True)
         work = _begun(screen, order) if order.resume is None else _resumed(screen, order, order.resume)
-        try:
-            result = work.go()
-        except BaseException as error:
-            _abandon(screen, work, error)
-            raise
-        kept = _judged(screen, work, result)
-        _conclude(screen, kept, work.place, asked=work.settings.get("tolerance") is not None)
+        with _watching(screen, work) if order.watch else nullcontext() as watch:
+            try:
+                result = work.go(watch)
+            except BaseException as error:
+                _abandon(screen, work, error)
+                raise
+            kept = _judged(screen, work, result)
+            _conclude(screen, kept, work.place, asked=work.settings.get("tolerance") is not None)
+
+
+@contextmanager
+def _watching(screen: Screen, work: "_Work") -> Iterator[report.Watch]:
+    """A page on which the run is seen while it goes on."""
+    folder, watch = work.place.folder, report.Watch(work.task.name, where="page")
+    screen.err.print(f"lariax: watch it at {watch.address}", highlight=False, soft_wrap=True)
+    try:
+        yield watch
+    finally:
+        watch.close(f"The run has ended. Its report is {folder / 'report.html'}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +90,7 @@ class _Work:
     task: Task
     place: ClaimedFolder
     settings: Mapping[str, Any]
-    go: Callable[[], Result]
+    go: Callable[[report.Watch | None], Result]
 
 
 def _begun(screen: Screen, order: Order) -> _Work:
@@ -96,16 +110,16 @@ def _begun(screen: Screen, order: Order) -> _Work:
         raise RunFolderError(f"cannot write {place.folder}: {error.strerror}.") from error
     checkpoint = Checkpoint(place.folder / CHECKPOINT, keep=1, origin=json.loads(dumps(task.about)))
 
-    def go() -> Result:
+    def go(watch: report.Watch | None) -> Result:
         options = {**arguments, "method": method, "checkpoint": checkpoint, "progress": screen.watched}
-        return run(task.problem, task.x0, **options)
+        return run(task.problem, task.x0, **options, callback=watch)
 
     return _Work(task, place, settings, go)
 
 
 def _resumed(screen: Screen, order: Order, folder: Path) -> _Work:
     """The run of a folder, from its newest checkpoint."""
-    fixed = Order(order.what, budgets=order.budgets, double=order.double, resume=order.resume)
+    fixed = Order(order.what, budgets=order.budgets, double=order.double, resume=order.resume, watch=order.watch)
     if order != fixed:
         changed = [f.name for f in fields(Order) if getattr(order, f.name) != getattr(fixed, f.name)]
         options = ", ".join(f"--{name.replace('_', '-').rstrip('s')}" for name in changed)
@@ -117,8 +131,9 @@ def _resumed(screen: Screen, order: Order, folder: Path) -> _Work:
         task = task_of(settings, order.what, f"lariax solve {{}} --resume {folder}")
     settings = {**settings, **({"resumed": dict(order.budgets)} if order.budgets else {})}
 
-    def go() -> Result:
-        return resume(folder / CHECKPOINT, task.problem, **order.budgets, x0=task.x0, progress=screen.watched)
+    def go(watch: report.Watch | None) -> Result:
+        options = {"x0": task.x0, "progress": screen.watched, "callback": watch}
+        return resume(folder / CHECKPOINT, task.problem, **order.budgets, **options)
 
     return _Work(task, ClaimedFolder(folder), settings, go)
 

@@ -1,11 +1,15 @@
 """Programs that are compiled soon."""
 
+import math
 from collections.abc import Callable
 from functools import cached_property, wraps
 from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -14,42 +18,63 @@ SOON = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 
 options; with a network of 8,320 parameters 1.4 times as long."""
 
 SOONER = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 0}
-"""For what runs once."""
+"""For what runs once, or has little to do."""
 
 SMALL = 1024
 """Up to so many variables an answer is sooner had by compiling soon."""
 
 
+LITTLE = 2**21
+"""Numbers to make, up to which code that was hardly optimised is sooner done than made better."""
+
+
 class _Programs:
-    """A function compiled in three ways: with options, as usual, and as a part of another program."""
+    """A function compiled in several ways: with options, as usual, and as a part of another program."""
 
-    def __init__(self, function: Callable[..., Any], options: dict[str, Any]):
-        self._function, self._options = function, options
-
-    @cached_property
-    def soon(self) -> Any:
-        filter_jit: Any = eqx.filter_jit  # its type leaves out what it passes on to jax.jit
-        options = self._options if jax.default_backend() == "cpu" else None
-        return filter_jit(self._function, compiler_options=options)
+    def __init__(self, function: Callable[..., Any]):
+        self._function = function
 
     @cached_property
     def usual(self) -> Any:
         return eqx.filter_jit(self._function)
 
+    @cached_property
+    def soon(self) -> Any:
+        return self._with(SOON)
+
+    @cached_property
+    def sooner(self) -> Any:
+        return self._with(SOONER)
+
+    def _with(self, options: dict[str, Any]) -> Any:
+        filter_jit: Any = eqx.filter_jit  # its type leaves out what it passes on to jax.jit
+        return filter_jit(self._function, compiler_options=options if jax.default_backend() == "cpu" else None)
+
 
 def compiled(*, once: bool = False, briefly: bool = False) -> Callable[[F], F]:
-    """`eqx.filter_jit` that compiles soon what runs `once` or `briefly`, or works on few variables, those of the first
-    argument or of its `oracle`. Which it is depends on the problem alone, so the same seed gives the same bits."""
+    """`eqx.filter_jit` that compiles soon what runs `once` or `briefly`, has little to do (the first argument says so
+    by its `work`) or works on few variables, those of the first argument or of its `oracle`. Which it is depends on the
+    problem and the number of samples alone, so the same seed gives the same bits."""
 
     def decorate(function: F) -> F:
-        programs = _Programs(function, SOONER if once else SOON)
+        programs = _Programs(function)
 
         @wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs)))
-            small = once or briefly or getattr(args[0], "oracle", args[0]).dimension <= SMALL
-            return (programs.soon if small and not traced else programs.usual)(*args, **kwargs)
+            if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
+                return programs.usual(*args, **kwargs)
+            if once or getattr(args[0], "work", math.inf) <= LITTLE:
+                return programs.sooner(*args, **kwargs)
+            small = briefly or getattr(args[0], "oracle", args[0]).dimension <= SMALL
+            return (programs.soon if small else programs.usual)(*args, **kwargs)
 
         return call  # type: ignore[return-value]
 
     return decorate
+
+
+def on_device(value: Any, dtype: Any = None) -> Array:
+    """`jnp.asarray`, which compiles a program for every new shape, without one where the value comes from the host."""
+    if isinstance(value, np.ndarray | np.generic | bool | int | float):
+        return jax.device_put(np.asarray(value, dtype), may_alias=False)
+    return jnp.asarray(value, dtype)

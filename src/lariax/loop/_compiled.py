@@ -9,13 +9,16 @@ T is fixed by the problem (`block_layout`), and blocks begin at multiples of T: 
 what it records and where it resumes changes no bit.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import jaxpr_as_fun
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from lariax.compilation import compiled
@@ -217,10 +220,8 @@ def _any_block(
     capacity: int,
 ) -> tuple["_Block", Records]:
     """A block without samples, and room for records."""
-    tickets = oracle.draw(loop.key, jnp.arange(1), jax.tree.map(lambda rows: rows[:1], fed))
-    batches = jax.vmap(oracle.fetch, axis_size=1)(tickets)
-    block = _Block(oracle, method, blocks, every, *_traced(oracle, method, loop, batches, blocks))
-    return block, Records.empty(jax.eval_shape(lambda: _row(oracle, method, loop, batches.first)), capacity)
+    programs = _traced(oracle, method, loop, fed, blocks)
+    return _Block(oracle, method, blocks, every, programs), Records.empty(programs.row.output, capacity)
 
 
 class _Counts(NamedTuple):
@@ -248,27 +249,52 @@ class _Packing(NamedTuple):
         return eqx.combine(jax.tree.unflatten(self.structure, [number for array in arrays for number in array]), rest)
 
 
-def _traced(
-    oracle: Oracle, method: AbstractMethod, loop: LoopState, batches: Batch, blocks: BlockLayout
-) -> tuple[_Counts, _Packing]:
-    """What a look at the program of one iteration tells."""
-    k = jnp.ones((), oracle.dtype)
+class _Program:
+    """A function that is traced once, for arguments like these, wherever it is called."""
+
+    def __init__(self, function: Callable[..., Any], *like: PyTree):
+        self.program, self.output = jax.make_jaxpr(function, return_shape=True)(*like)
+
+    def __call__(self, *args: PyTree) -> PyTree:
+        return jax.tree.unflatten(jax.tree.structure(self.output), jaxpr_as_fun(self.program)(*jax.tree.leaves(args)))
+
+
+class _Programs(NamedTuple):
+    """Of an iteration of either kind, of a row of history, and what a look at them tells."""
+
+    step: _Program
+    measuring_step: _Program | None
+    row: _Program
+    counts: _Counts
+    packing: _Packing
+
+
+def _traced(oracle: Oracle, method: AbstractMethod, loop: LoopState, fed: PyTree, blocks: BlockLayout) -> _Programs:
+    def one_place(fed: PyTree) -> Batch:
+        tickets = oracle.draw(loop.key, jnp.arange(1), jax.tree.map(lambda rows: rows[:1], fed))
+        return jax.vmap(oracle.fetch, axis_size=1)(tickets)
+
+    batches = jax.eval_shape(one_place, fed)
+    batch, k = jax.eval_shape(lambda batches: batches.first, batches), jnp.ones((), oracle.dtype)
     with counting() as per_step:
-        step = jax.make_jaxpr(lambda state: method.step(oracle, state, k, batches.first))(loop.state).jaxpr
+        step = _Program(partial(method.step, oracle), loop.state, k, batch)
+    measuring_step = None
     with counting() as per_measurement:
         if method.needs.measuring_interval is not None:
-            jax.eval_shape(lambda: method.measuring_step(oracle, loop.state, k, batches.first))
+            measuring_step = _Program(partial(method.measuring_step, oracle), loop.state, k, batch)
     with counting() as per_refresh:
         if blocks.window:
-            jax.eval_shape(lambda: method.refresh(oracle, loop.state, batches, loop.key))
+            jax.eval_shape(lambda batches: method.refresh(oracle, loop.state, batches, loop.key), batches)
+    jaxpr = step.program.jaxpr
     changes = [
         leaf.ndim == 0 and jnp.issubdtype(leaf.dtype, jnp.floating) and old is not new
-        for leaf, old, new in zip(jax.tree.leaves(loop.state), step.invars, step.outvars, strict=True)
+        for leaf, old, new in zip(jax.tree.leaves(loop.state), jaxpr.invars, jaxpr.outvars, strict=False)  # k and batch
     ]
     changing = jax.tree.unflatten(jax.tree.structure(loop.state), changes)
     structure = jax.tree.structure(eqx.filter(loop.state, changing))
     counts = _Counts(*(round(sum(tally)) for tally in (per_step, per_measurement, per_refresh)))
-    return counts, _Packing(changing, structure)
+    row = _Program(partial(_row, oracle, method), loop, batch)
+    return _Programs(step, measuring_step, row, counts, _Packing(changing, structure))
 
 
 @dataclass(frozen=True)
@@ -279,8 +305,7 @@ class _Block:
     method: AbstractMethod
     blocks: BlockLayout
     every: Int[Array, ""]  # iterations between two records
-    counts: _Counts
-    packing: _Packing
+    programs: _Programs
     tickets: PyTree = None
     first: Any = 0  # the iteration at its first place
 
@@ -315,19 +340,19 @@ class _Block:
         next_record = (loop.iteration // self.every + 1) * self.every
         end = jnp.minimum(until, jnp.minimum(next_record, jnp.minimum(loop.next_pick, loop.next_refresh)))
         state, measurements = self._iterated(loop.state, loop.iteration + 1, end)
-        evaluations = records.evaluations + self.counts.step * (end - loop.iteration - measurements)
-        evaluations += self.counts.measuring_step * measurements
+        evaluations = records.evaluations + self.programs.counts.step * (end - loop.iteration - measurements)
+        evaluations += self.programs.counts.measuring_step * measurements
         if hasattr(state, "extra_evaluations"):
             evaluations += state.extra_evaluations - loop.state.extra_evaluations
         loop = loop._replace(iteration=end, state=state)
         if self.blocks.window:
-            evaluations += jnp.where(end == loop.next_refresh, self.blocks.window * self.counts.refresh, 0)
+            evaluations += jnp.where(end == loop.next_refresh, self.blocks.window * self.programs.counts.refresh, 0)
             loop = jax.lax.cond(end == loop.next_refresh, self._refreshed, lambda loop: loop, loop)
         if loop.picked is not None:
             loop = jax.lax.cond(end == loop.next_pick, self._picked, lambda loop: loop, loop)
         records = jax.lax.cond(
             end == next_record,
-            lambda: records.with_row(_row(self.oracle, self.method, loop, self._batch_of(end))),
+            lambda: records.with_row(self.programs.row(loop, self._batch_of(end))),
             lambda: records,
         )
         return loop, records._replace(evaluations=evaluations), until
@@ -338,7 +363,8 @@ class _Block:
         interval_at = self.method.needs.measuring_interval
 
         def plain(state: State, first: Array, end: Array) -> State:
-            return self.packing.unpacked(jax.lax.fori_loop(first, end, self._iterate, self.packing.packed(state)))
+            packing = self.programs.packing
+            return packing.unpacked(jax.lax.fori_loop(first, end, self._iterate, packing.packed(state)))
 
         if interval_at is None:
             return plain(state, first, last + 1), jnp.int32(0)
@@ -355,12 +381,12 @@ class _Block:
         return state, count
 
     def _iterate(self, iteration: Array, parts: Packed) -> Packed:
-        state, k = self.packing.unpacked(parts), iteration.astype(self.oracle.dtype)
-        return self.packing.packed(self.method.step(self.oracle, state, k, self._batch_of(iteration)))
+        packing, k = self.programs.packing, iteration.astype(self.oracle.dtype)
+        return packing.packed(self.programs.step(packing.unpacked(parts), k, self._batch_of(iteration)))
 
     def _measure(self, iteration: Array, state: State) -> State:
-        k = iteration.astype(self.oracle.dtype)
-        return self.method.measuring_step(self.oracle, state, k, self._batch_of(iteration))
+        assert self.programs.measuring_step
+        return self.programs.measuring_step(state, iteration.astype(self.oracle.dtype), self._batch_of(iteration))
 
     def _refreshed(self, loop: LoopState) -> LoopState:
         oracle, window = self.oracle, self.blocks.window
@@ -369,7 +395,7 @@ class _Block:
         key = jax.random.fold_in(Randomness.REFRESHES.of(loop.key), loop.iteration)
         new = self.method.refresh(oracle, loop.state, jax.vmap(oracle.fetch, axis_size=window)(tickets), key)
         sound = all_finite(new)  # a sample in the window that the method refused would spoil it
-        state = jax.tree.map(lambda a, b: jnp.where(sound, a, b), new, loop.state)
+        state = jax.lax.cond(sound, lambda: new, lambda: loop.state)
         return loop._replace(state=state, next_refresh=self.blocks.next_refresh(loop.iteration))
 
     def _picked(self, loop: LoopState) -> LoopState:
@@ -408,7 +434,10 @@ def _row(oracle: Oracle, method: AbstractMethod, loop: LoopState, batch: Batch) 
 def conclude(oracle: Oracle, method: AbstractMethod, loop: LoopState) -> tuple[PyTree, dict[str, Array]]:
     """The user's x and multipliers, of the last iteration or of the picked one."""
     x, multipliers = _conclude(oracle, method, loop)
-    return x, oracle.layout.named(multipliers)
+    if isinstance(multipliers, jax.core.Tracer) or not multipliers.is_fully_addressable:
+        return x, oracle.layout.named(multipliers)
+    named = oracle.layout.named(np.asarray(multipliers))  # on the host: there nothing has to be compiled
+    return x, {name: jax.device_put(each, multipliers.sharding) for name, each in named.items()}
 
 
 @compiled(once=True)

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
 from lariax.checkpoint import Keeper
+from lariax.compilation import on_device
 from lariax.loop._begin import explaining_memory
 from lariax.loop._budget import Budget, CallLength
 from lariax.loop._certifier import Certifier
@@ -19,7 +19,6 @@ from lariax.loop._finite import finite_next, nonfinite
 from lariax.loop._interrupts import Interrupts
 from lariax.loop._processes import Company
 from lariax.loop._progress import ProgressBar
-from lariax.loop._randomness import Randomness
 from lariax.loop._result import Result, outcome
 from lariax.loop._state import RunState
 from lariax.loop._vectors import as_plain
@@ -114,6 +113,7 @@ class Drive:
         status, length = self.ended(), CallLength()
         if status is None:  # compile, by a call for no iterations, and start the clock
             self._called(self.run.iteration, self.run.setup.feeder.latest)
+            self.interrupts.waits_for = ""
             self.run = replace(self.run, seconds=self.run.seconds + self.budget.begin())
         while status is None:
             if self.saves and self.company.agreed(self.keeper is not None and self.keeper.due):
@@ -123,11 +123,11 @@ class Drive:
 
     def _called(self, stop: int, fed: tuple[PyTree, ...]) -> tuple[LoopState, Records]:
         """The compiled loop, up to an iteration."""
-        run, setup, every = self.run, self.run.setup, jnp.int32(self._interval)
-        capacity = setup.record_capacity
+        run, setup, every = self.run, self.run.setup, on_device(self._interval, np.int32)
+        to, capacity = on_device(stop, np.int32), setup.record_capacity
         with explaining_memory():
             return jax.block_until_ready(
-                advance(setup.oracle, setup.method, run.loop, jnp.int32(stop), every, fed, setup.blocks, capacity)
+                advance(setup.oracle, setup.method, run.loop, to, every, fed, setup.blocks, capacity)
             )
 
     def _advance(self, length: CallLength) -> str | None:
@@ -243,7 +243,7 @@ class Drive:
         run, remarks = self.run, []
         if status == "diverged":
             remarks += _bad_samples(run)
-        if known.remark and has_kinks(run.oracle, known, x, Randomness.VERDICTS.of(run.loop.key)):
+        if known.remark and has_kinks(run.oracle, known, x, run.loop.key):
             remarks.append(known.remark)
         if self.failure is not None:
             remarks.append(_words(self.failure))
@@ -263,7 +263,7 @@ def _judged(run: RunState, known: Diagnosis, x: PyTree[Array], multipliers: dict
     if _has_no_solution(run.oracle.problem, x):
         return Verdict("infeasible_stationary")
     history = {name: np.asarray(values) for name, values in run.history.table.items()}
-    return judged(run.oracle, known, x, multipliers, history, Randomness.VERDICTS.of(run.loop.key))
+    return judged(run.oracle, known, x, multipliers, history, run.loop.key)
 
 
 def _bad_samples(run: RunState) -> list[str]:
@@ -273,7 +273,7 @@ def _bad_samples(run: RunState) -> list[str]:
     if setup.feeder:
         found = setup.feeder.block(blocks.block_after(run.iteration), blocks.length, setup.oracle.sample_counts)
         fed = jax.tree.map(lambda rows: rows[place % blocks.length][None], found[0]) if found else fed
-    finite = finite_next(setup.oracle, setup.method, run.loop, jnp.int32(place), fed)
+    finite = finite_next(setup.oracle, setup.method, run.loop, on_device(place, np.int32), fed)
     bad = nonfinite(setup.oracle, finite)
     if not bad:
         return []

@@ -22,7 +22,8 @@ def finite_functions(oracle: Oracle, point: Vector, batch: Batch) -> dict[str, B
 
 def nonfinite(oracle: Oracle, finite: dict[str, Bool[Array, "..."]]) -> list[str]:
     """Of `finite_next` or `begin`: what is not finite, in words."""
-    rows = oracle.layout.named(np.asarray(finite["constraints"]))
+    finite = jax.device_get(finite)
+    rows = oracle.layout.named(finite["constraints"])
     flags = {"the objective": finite["the objective"], **{f"constraint {name!r}": row for name, row in rows.items()}}
     flags |= {what: flag for what, flag in finite.items() if what not in ("the objective", "constraints")}
     return [what for what, flag in flags.items() if not np.all(flag)]

@@ -1,5 +1,6 @@
 """The history of a run: the table that users see, and how it grows within bounds."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -62,6 +63,39 @@ class History(eqx.Module):
         flat = {title: np.asarray(column, float).tolist() for title, column in self._flat().items()}
         return [dict(zip(flat, row, strict=True)) for row in zip(*flat.values(), strict=True)]
 
+    def export(self, to: Any) -> None:
+        """Every record into a logger of experiments, at the step of its iteration.
+
+        `to`: a run of Weights & Biases, the module or a client's run of MLflow, a `SummaryWriter` of TensorBoard, or
+        whatever else has `log_metrics(numbers, step=...)`, `add_scalar(name, number, step)` or `log(numbers,
+        step=...)`. Names are those of `to_pandas`, with a dot before the number of an entry: `multipliers.gap.0`.
+
+        >>> import jax.numpy as jnp, lariax as lx
+        >>> class Logger:
+        ...     def log(self, numbers, step):
+        ...         print(step, round(numbers["constraints.sum"], 3))
+        >>> problem = lx.Problem(
+        ...     lambda x: jnp.sum((x - 1) ** 2), constraints={"sum": lx.Equal(jnp.sum, 1.0, samples=None)}
+        ... )
+        >>> lx.solve(problem, jnp.zeros(2), iterations=100, record_every=100).history.export(Logger())
+        100 1.0
+        """
+        for record in self.to_records():
+            step = int(record["iteration"])
+            numbers = {_plain_name(name): number for name, number in record.items()}
+            if hasattr(to, "log_metrics"):
+                to.log_metrics(numbers, step=step)
+            elif hasattr(to, "add_scalar"):
+                for name, number in numbers.items():
+                    to.add_scalar(name, number, step)
+            elif hasattr(to, "log"):
+                to.log(numbers, step=step)
+            else:
+                raise TypeError(
+                    "export takes a logger with log_metrics (MLflow), add_scalar (TensorBoard) or log (Weights & "
+                    f"Biases), found {type(to).__name__}."
+                )
+
     def _flat(self) -> dict[str, Any]:
         flat: dict[str, Any] = {}
         for name in self.keys():
@@ -75,6 +109,11 @@ class History(eqx.Module):
                 else:
                     flat.update({f"{title}[{i}]": part[:, i] for i in range(part.shape[1])})
         return flat
+
+
+def _plain_name(name: str) -> str:
+    """In characters that every logger takes."""
+    return re.sub(r"[^\w\-. :/]", "_", re.sub(r"\[(\d+)\]$", r".\1", name))
 
 
 @dataclass(frozen=True, eq=False)

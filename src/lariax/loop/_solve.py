@@ -16,6 +16,7 @@ from lariax.loop._budget import Budget, check_budgets, record_interval
 from lariax.loop._compiled import conclude, sweep
 from lariax.loop._drive import Drive, Snapshot
 from lariax.loop._history import History
+from lariax.loop._interrupts import Interrupts
 from lariax.loop._processes import Company
 from lariax.loop._progress import ProgressBar
 from lariax.loop._result import Result, outcome
@@ -71,7 +72,8 @@ def solve(
         checkpoint: a folder in which the run is saved on the way, or an `lx.Checkpoint`; `lx.resume(folder, problem)`
             goes on from there, to the same bits.
 
-    Ctrl-C and SIGTERM end the run at the end of a block, with the answer so far and status `interrupted`.
+    Ctrl-C and SIGTERM end the run at the end of a block, with the answer so far and status `interrupted`; while a
+    program is compiled, after that. A second one ends the process.
 
     `solve` can be traced: `jax.vmap(lambda seed: lx.solve(problem, x0, iterations=1000, seed=seed).x)(jnp.arange(8))`
     runs eight seeds in one compiled program, and the same goes for step sizes and penalties of the method.
@@ -119,7 +121,11 @@ def solve(
         checkpoint = Checkpoint(checkpoint)
     company = Company.of((x0.continuation and x0.continuation.loop if isinstance(x0, Result) else x0, problem))
     own = checkpoint if company.writes else None
-    with new_folder(own) as folder, ProgressBar(progress and company.writes, budget) as bar:  # now: compiling is slow
+    with (
+        Interrupts() as interrupts,
+        new_folder(own) as folder,
+        ProgressBar(progress and company.writes, budget) as bar,  # now: compiling takes seconds
+    ):
         taken = 0
         if isinstance(x0, Result):
             run = from_earlier(problem, x0.x, x0.continuation, asked)
@@ -127,6 +133,8 @@ def solve(
             run = from_point(problem, x0, asked, budget)
             taken = run.setup.blocks.start * run.oracle.draws_per_iteration
         if run.is_traced:
+            if interrupts.asked:
+                raise KeyboardInterrupt
             watched = progress or tolerance is not None or callback is not None or checkpoint is not None
             return _solve_traced(run, budget, record_every, watched or run.setup.output == "best")
         certifier = certifier_for(run, tolerance, confidence)
@@ -138,7 +146,9 @@ def solve(
             if folder is not None:
                 keeper = keeper_in(folder, setup, plan)
                 remember(folder, problem)
-        return Drive(run, budget, run.iteration, last, certifier, bar, callback, keeper, saves, company).go()
+        return Drive(
+            run, budget, run.iteration, last, certifier, bar, callback, keeper, saves, company, interrupts
+        ).go()
 
 
 def _solve_traced(run: RunState, budget: Budget, record_every: int | None, watched: bool) -> Result:

@@ -3,6 +3,7 @@ in the way? Claims are made of what fresh samples show, at x and around it."""
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -11,7 +12,8 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, Key
 
 import scipy
-from lariax.compilation import compiled
+from lariax.compilation import compiled, on_device
+from lariax.loop._randomness import Randomness
 from lariax.loop._unbounded import falls_without_end
 from lariax.methods import Diagnosis
 from lariax.oracle import Batch, Look, Oracle, Vector
@@ -85,24 +87,21 @@ def judged(
     """Of a run that has spent its budget at x, with its history."""
     if any(source is not None and source.from_host for source in oracle.sources):
         return Verdict("budget")  # the rows of a Stream are the run's
-    point = oracle.coordinates.ravel(x)
-    scales = jnp.ones_like(point) if known.scales is None else known.scales
-    plain = replace(oracle, scaling=scales, has_slacks=False, copies=1)
-    fresh = _Fresh(plain, key)
-    here = point.is_fully_addressable
-    away = float(np.linalg.norm(np.asarray(point) / np.asarray(scales)) if here else jnp.linalg.norm(point / scales))
-    z = point / scales
-    if here and away > FAR and falls_without_end(fresh.oracle, z, fresh.half(0), fresh.half(1), strict=away < LOST):
-        return Verdict("unbounded", draws=fresh.draws)
+    fresh = _Fresh(oracle, known, x, key)
+    away = fresh.away
+    if fresh.is_here and away > FAR:
+        halves = fresh.half(0), fresh.half(1)
+        if falls_without_end(fresh.oracle, fresh.point, *halves, strict=away < LOST):
+            return Verdict("unbounded", draws=fresh.draws)
     if not away < LOST:
         return Verdict("stalled", ("x has run away.",), fresh.draws)
     if bool(known.stuck):
         return Verdict("stalled", ("The last steps were all refused.",), fresh.draws)
     found = Verdict("budget", draws=fresh.draws)
     if bool(known.violated) or bool(known.pressed):
-        found = _of_violation(known, fresh, z, history.get("feasibility", np.zeros(0)))
-    if here and found.status == "budget" and not found.doubt and _is_restless(history):
-        found = _of_slope(known, fresh, z, plain.rows_named(multipliers), history["stationarity"])
+        found = _of_violation(known, fresh, history.get("feasibility", np.zeros(0)))
+    if fresh.is_here and found.status == "budget" and not found.doubt and _is_restless(history):
+        found = _of_slope(known, fresh, fresh.oracle.rows_named(multipliers), history["stationarity"])
     return found
 
 
@@ -120,9 +119,9 @@ def _is_restless(history: Mapping[str, np.ndarray]) -> bool:
     return bool(np.median(last) > RESTLESS * np.max(first))
 
 
-def _of_slope(known: Diagnosis, fresh: "_Fresh", z: Vector, weights: Array, slopes: np.ndarray) -> Verdict:
+def _of_slope(known: Diagnosis, fresh: "_Fresh", weights: Array, slopes: np.ndarray) -> Verdict:
     """Of a point that may not be stationary."""
-    rest, noise, steep = map(float, _slope_at(fresh.oracle, z, weights, fresh.half(0), fresh.half(1)))
+    rest, noise, steep = map(float, _slope_at(fresh.oracle, fresh.point, weights, fresh.half(0), fresh.half(1)))
     if not rest > max(SURE * noise, SLOPING * steep):
         return Verdict("budget", draws=fresh.draws)
     what = f"the gradient of the Lagrangian is {rest / steep:.0%} of the objective's"
@@ -150,11 +149,9 @@ def has_kinks(oracle: Oracle, known: Diagnosis, x: Any, key: Key[Array, ""]) -> 
     eighth of it. True where it cannot be seen: samples come from the host, or functions have a rule of their own."""
     if any(source is not None and source.from_host for source in oracle.sources):
         return True
-    point = oracle.coordinates.ravel(x)
-    scales = jnp.ones_like(point) if known.scales is None else known.scales
-    fresh = _Fresh(replace(oracle, scaling=scales, has_slacks=False, copies=1), key)
+    fresh = _Fresh(oracle, known, x, key)
     try:
-        return int(_jumps(fresh.oracle, point / scales, fresh.half(0), key)) >= KINKED
+        return int(_jumps(fresh.oracle, fresh.point, fresh.half(0), fresh.key)) >= KINKED
     except TypeError:  # jax.custom_vjp has no derivative along a direction
         return True
 
@@ -177,9 +174,9 @@ def _jumps(oracle: Oracle, z: Vector, batch: Batch, key: Key[Array, ""]) -> Arra
     return sum(map(count, slopes(0.0), slopes(step / 8), slopes(step)), start=jnp.zeros((), int))
 
 
-def _of_violation(known: Diagnosis, fresh: "_Fresh", z: Vector, violations: np.ndarray) -> Verdict:
-    blocks, length = fresh.oracle.blocks, 1 + float(jnp.linalg.norm(z))
-    seen = _look_around(fresh.oracle, z, fresh.half(0), fresh.half(1), fresh.key)
+def _of_violation(known: Diagnosis, fresh: "_Fresh", violations: np.ndarray) -> Verdict:
+    blocks, length = fresh.oracle.blocks, 1 + fresh.away
+    seen = _look_around(fresh.oracle, fresh.point, fresh.half(0), fresh.half(1), fresh.key)
     left, error = np.asarray(seen.left), np.asarray(seen.error)
     size = float(np.linalg.norm(left))
     flat = [block.name for block, has in zip(blocks, seen.has_gradient, strict=True) if not has]
@@ -242,14 +239,36 @@ def _least_slope(seen: Around, standing: np.ndarray, slight: float) -> np.ndarra
 
 
 class _Fresh:
-    """Samples that the run has not seen, drawn when asked for."""
+    """x in the run's units, and samples that the run has not seen, drawn when asked for: mostly nobody asks, and what
+    is on the host takes no program."""
 
-    def __init__(self, oracle: Oracle, key: Key[Array, ""]) -> None:
-        self.oracle, self.key, self.draws = replace(oracle, batch_size=SAMPLES // 2), key, 0
+    def __init__(self, oracle: Oracle, known: Diagnosis, x: Any, key: Key[Array, ""]) -> None:
+        vector = oracle.coordinates.ravel_small(x)
+        xp: Any = np if isinstance(vector, np.ndarray) else jnp
+        scales = xp.ones_like(vector) if known.scales is None else xp.asarray(known.scales)
+        self._z, self.draws, self._run = vector / scales, 0, key
+        self.oracle = replace(oracle, scaling=on_device(scales), has_slacks=False, copies=1, batch_size=SAMPLES // 2)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this process has all of x."""
+        return isinstance(self._z, np.ndarray) or self._z.is_fully_addressable
+
+    @cached_property
+    def away(self) -> float:
+        return float(np.linalg.norm(np.asarray(self._z)) if self.is_here else jnp.linalg.norm(self._z))
+
+    @cached_property
+    def key(self) -> Key[Array, ""]:
+        return Randomness.VERDICTS.of(self._run)
+
+    @cached_property
+    def point(self) -> Vector:
+        return on_device(self._z)
 
     def half(self, number: int) -> Batch:
         self.draws += self.oracle.draws_per_iteration
-        return _samples_at(self.oracle, self.key, jnp.int32(number))
+        return _samples_at(self.oracle, self.key, on_device(number, np.int32))
 
 
 @compiled(once=True)

@@ -6,8 +6,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, Bool, PyTree
 
+from lariax.compilation import compiled, on_device
 from lariax.oracle._coordinates import Coordinates
 from lariax.oracle._families import Functions
 from lariax.oracle._layout import Layout
@@ -23,19 +24,27 @@ from lariax.problem import (
     narrowed,
     warn_of_float32,
 )
+from lariax.sets import AbstractSet, Everything
 from lariax.utils import warn
 
 
 def as_point(problem: Problem, x0: PyTree) -> PyTree[Array]:
     """x0 as arrays within the set, in its own precision."""
     x = as_arrays(problem, x0, "x0")
-    inside = problem.within.contains(x)
+    if isinstance(problem.within, Everything):
+        return x
+    inside = _is_inside(problem.within, x)
     if isinstance(inside, jax.core.Tracer):
         return problem.within.project(x)
     if bool(inside):
         return x
     warn(f"x0 lies outside within={type(problem.within).__name__}; the run starts from its projection.")
     return problem.within.project(x)
+
+
+@compiled(once=True)
+def _is_inside(within: AbstractSet, x: PyTree[Array]) -> Bool[Array, ""]:
+    return within.contains(x)
 
 
 def as_arrays(problem: Problem, x: PyTree, name: str) -> PyTree[Array]:
@@ -55,7 +64,7 @@ def as_arrays(problem: Problem, x: PyTree, name: str) -> PyTree[Array]:
     x, lost = narrowed(x, name)
     if lost is not None:
         warn_of_float32(lost)
-    arrays = jax.tree.map(jnp.asarray, x)
+    arrays = jax.tree.map(on_device, x)
     complaint = problem.simple.mismatch(arrays)
     if complaint is not None:
         raise ValueError(f"{name} does not fit the problem's {type(problem.simple).__name__}: {complaint}")
@@ -94,7 +103,7 @@ def bind(
             f"the objective must return one number of floating point a sample, found {describe_shape(objective)}. It "
             "is called with a single sample; average or sum inside the function if it looks at several things."
         )
-    layout, may_jump = _layout(problem, x, samples, joint)
+    layout, others = _layout(problem, x, samples, joint)
     coordinates = Coordinates.of(x)
     bounds = {name: constraint.bound for name, constraint in problem.constraints.items()}
     xp = jnp if any(isinstance(bound, jax.core.Tracer) for bound in bounds.values()) else np  # which is faster
@@ -103,23 +112,25 @@ def bind(
         coordinates=coordinates,
         layout=layout,
         functions=tuple(_functions(problem, layout, source, x, samples) for source in layout.sources),
-        bounds=jnp.asarray(layout.unnamed(xp, bounds, coordinates.dtype)),
+        bounds=on_device(layout.unnamed(xp, bounds, coordinates.dtype)),
         batch_size=batch_size,
         copies=copies,
         has_slacks=has_slacks,
         placement=Placement.of(problem, x),
-        may_jump=found.may_jump or may_jump,
+        may_jump=found.may_jump or any(other.may_jump for other in others),
+        sample_work=found.work + sum(other.work for other in others),
     )
 
 
 def _layout(
     problem: Problem, x: PyTree, samples: tuple[PyTree | None, ...], joint: dict[str, Any]
-) -> tuple[Layout, bool]:
-    """Where each constraint stands, and which source its samples come from; whether a gradient may jump. Complains if a
-    function does not fit."""
+) -> tuple[Layout, list[Traced]]:
+    """Where each constraint stands, and which source its samples come from; what their functions do. Complains if one
+    does not fit."""
     shapes: dict[str, tuple[int, ...]] = {}
     sources: dict[str, int | None] = {}
-    own_sources, may_jump = 0, False
+    found: list[Traced] = []
+    own_sources = 0
     for name, constraint in problem.constraints.items():
         sources[name] = 0
         if isinstance(constraint.samples, AbstractSource):
@@ -129,9 +140,9 @@ def _layout(
             sources[name] = None
         source = sources[name]
         sample = None if source is None else samples[source]
-        shapes[name], jumps = _constraint_shape(name, constraint, x, sample, joint)
-        may_jump = may_jump or jumps
-    return Layout.of(problem.constraints, shapes, sources), may_jump
+        found.append(_constraint(name, constraint, x, sample, joint))
+        shapes[name] = tuple(found[-1].output.shape)
+    return Layout.of(problem.constraints, shapes, sources), found
 
 
 def _functions(
@@ -182,13 +193,11 @@ def _joint_output(problem: Problem, output: Any) -> tuple[Any, dict[str, Any]]:
     return output
 
 
-def _constraint_shape(
-    name: str, constraint: AbstractConstraint, x: PyTree, sample: PyTree, joint: dict[str, Any]
-) -> tuple[tuple[int, ...], bool]:
-    if constraint.fun is None:
-        value, may_jump = joint[name], False
-    else:
-        value, may_jump = _traced(f"constraint {name!r}", constraint.fun, x, sample, constraint.samples is not None)
+def _constraint(name: str, constraint: AbstractConstraint, x: PyTree, sample: PyTree, joint: dict[str, Any]) -> Traced:
+    found = Traced(joint.get(name), may_jump=False, work=0)
+    if constraint.fun is not None:
+        found = _traced(f"constraint {name!r}", constraint.fun, x, sample, constraint.samples is not None)
+    value = found.output
     shape = getattr(value, "shape", None)
     if shape is None or len(shape) > 1 or 0 in shape or not jnp.issubdtype(value.dtype, jnp.floating):
         raise ValueError(
@@ -207,4 +216,4 @@ def _constraint_shape(
     bad = first_nonfinite(constraint.bound)
     if bad is not None:
         raise ValueError(f"the bound of constraint {name!r} holds {bad[2]}; leave out constraints without a bound.")
-    return tuple(shape), may_jump
+    return found

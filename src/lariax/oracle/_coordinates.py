@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from lariax.compilation import SMALL
 from lariax.oracle._shards import Shards
 
 
@@ -41,6 +42,12 @@ class Coordinates:
     def ravel(self, x: PyTree[Array]) -> Float[Array, " d"]:
         leaves = [leaf.astype(self.dtype) for leaf in jax.tree.leaves(x)]
         return jnp.concatenate(list(map(jnp.ravel, leaves))) if self.shards is None else self.shards.ravel(leaves)
+
+    def ravel_small(self, x: PyTree[Array]) -> Array | np.ndarray:
+        """`ravel`; on the host, where nothing has to be compiled, if x is small and on no mesh."""
+        if self.shards is not None or self.size > SMALL:
+            return self.ravel(x)
+        return np.concatenate([np.ravel(leaf).astype(self.dtype) for leaf in jax.device_get(jax.tree.leaves(x))])
 
     def unravel(self, vector: Float[Array, " d"], cast: bool = True) -> PyTree[Array]:
         """The pytree of a vector; `cast` gives every leaf its own precision again.

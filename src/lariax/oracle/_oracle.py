@@ -4,6 +4,7 @@ A method sees one flat vector: the coordinates of x, followed by one slack for e
 wants inequalities as equalities,  r(x) + s = 0 with s >= 0.  Constraints are the rows of one residual vector r.
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -41,6 +42,7 @@ class Oracle(AbstractStructure, AbstractSampling):
     has_slacks: bool = eqx.field(static=True)
     placement: Placement | None = eqx.field(static=True)
     may_jump: bool = eqx.field(static=True, default=False)  # gradients of single samples, as at a kink
+    sample_work: float = eqx.field(static=True, default=math.inf)  # numbers that the functions make of one, about
     scaling: Vector | None = None  # x = scaling * z: the method moves in coordinates of its own (without slacks)
 
     # --- the shape of things

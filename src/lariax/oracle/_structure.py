@@ -2,15 +2,19 @@
 
 import abc
 from collections.abc import Mapping
+from typing import TypeVar
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from lariax.formulas import least_weights
 from lariax.oracle._coordinates import Coordinates
 from lariax.oracle._layout import Block, Layout
 from lariax.prox import AbstractProximable
+
+Numbers = TypeVar("Numbers", Array, np.ndarray)  # on the host nothing has to be compiled
 
 
 class AbstractStructure(eqx.Module):
@@ -58,14 +62,16 @@ class AbstractStructure(eqx.Module):
     def has_random_constraints(self) -> bool:
         return bool(self.layout.random.any())
 
-    def signed(self, multipliers: Float[Array, "*n m"]) -> Float[Array, "*n m"]:
+    def signed(self, multipliers: Numbers) -> Numbers:
         """No negative multiplier for an inequality: its slack takes up the rest."""
-        return jnp.maximum(multipliers, least_weights(jnp, self.inequality))
+        xp = np if isinstance(multipliers, np.ndarray) else jnp
+        return xp.maximum(multipliers, least_weights(xp, self.layout.inequality).astype(multipliers.dtype))
 
-    def user_multipliers(self, multipliers: Float[Array, " m"]) -> Float[Array, " m"]:
+    def user_multipliers(self, multipliers: Numbers) -> Numbers:
         """Multipliers with the user's sign: L = f + sum y . fun. On the wrong side for an inequality they are 0."""
         y = self.signed(multipliers)
-        return jnp.where(y == 0, 0, self.signs * y)  # no negative zeros
+        xp = np if isinstance(y, np.ndarray) else jnp
+        return xp.where(y == 0, 0, self.layout.signs.astype(y.dtype) * y)  # no negative zeros
 
     def named_multipliers(self, multipliers: Float[Array, " m"]) -> dict[str, Array]:
         """`user_multipliers` by name and in the shape of the constraint."""

@@ -1,5 +1,6 @@
 """What a function of the user does, seen without running it."""
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -22,13 +23,31 @@ SMOOTH = {"logaddexp"}
 class Traced(NamedTuple):
     output: PyTree  # its shape
     may_jump: bool  # whether its gradient may jump
+    work: float  # how many numbers it makes, about
 
 
 def traced(fun: Callable[..., Any], x: PyTree, *sample: PyTree) -> Traced:
     """fun(x), or fun(x, sample)."""
     program, output = jax.make_jaxpr(fun, return_shape=True)(x, *sample)
     entries = len(jax.tree.leaves(x))
-    return Traced(output, _may_jump(program.jaxpr, [place < entries for place in range(len(program.in_avals))]))
+    may_jump = _may_jump(program.jaxpr, [place < entries for place in range(len(program.in_avals))])
+    return Traced(output, may_jump, _work(program.jaxpr))
+
+
+def _work(jaxpr: Jaxpr) -> float:
+    """Numbers made on the way, those that a product of matrices adds up included; infinite, if it cannot be told."""
+    work = 0.0
+    for equation in jaxpr.eqns:
+        made: list[Any] = [variable.aval for variable in equation.outvars]
+        own = float(sum(each.size for each in made if hasattr(each, "size")))
+        if equation.primitive.name == "dot_general":
+            ((contracted, _), _) = equation.params["dimension_numbers"]
+            left: Any = equation.invars[0].aval
+            own *= math.prod(left.shape[axis] for axis in contracted)
+        times = math.inf if equation.primitive.name == "while" else equation.params.get("length", 1)
+        inner = sum(map(_work, _within(equation.params)))
+        work += own + (times * inner if inner else 0)
+    return work
 
 
 def _may_jump(jaxpr: Jaxpr, of_x: list[bool]) -> bool:

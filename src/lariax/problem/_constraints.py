@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
+from lariax.compilation import on_device
 from lariax.problem._sources import AbstractSource
 
 
@@ -66,7 +67,7 @@ class AbstractConstraint(eqx.Module):
 
 
 def _bound(value: ArrayLike) -> Array:
-    return jnp.asarray(value)
+    return on_device(value)
 
 
 class Equal(AbstractConstraint):

@@ -8,5 +8,6 @@ from lariax.report._comparison import comparison
 from lariax.report._page import html, write
 from lariax.report._panels import Line, Mark, Panel, panels
 from lariax.report._plot import plot
+from lariax.report._watch import Watch
 
-__all__ = ["Line", "Mark", "Panel", "comparison", "html", "panels", "plot", "write"]
+__all__ = ["Line", "Mark", "Panel", "Watch", "comparison", "html", "panels", "plot", "write"]

@@ -21,6 +21,10 @@ from lariax.runs import RunFolderError, SavedRun, plain
 from lariax.utils import write_atomically
 
 GENERATOR = '<meta name="generator" content="Lariax report">'
+HEAD = (
+    f'<meta charset="utf-8">{GENERATOR}<meta name="viewport" content="width=device-width, initial-scale=1">'
+    '<meta name="color-scheme" content="light dark">'
+)
 FIRST = 8  # constraints whose charts are open at once
 
 
@@ -59,25 +63,13 @@ def html(runs: Sequence[SavedRun]) -> str:
     if not runs:
         raise ValueError("a report needs at least one run.")
     style, script = _resource("report.css"), _script()
-    policy = "; ".join(
-        [
-            "default-src 'none'",
-            f"script-src '{_hash(script)}'",
-            f"style-src '{_hash(style)}'",
-            "img-src data:",
-            "base-uri 'none'",
-            "form-action 'none'",
-        ]
-    )
+    policy = _policy(style, script)
     charts = panels(runs)
     title = short(runs[0].title, LONGEST_SENTENCE) if len({run.title for run in runs}) == 1 else f"{len(runs)} runs"
     data = _safe_json(_data(runs, charts))
     head = joined(
         [
-            Markup('<meta charset="utf-8">'),
-            Markup(GENERATOR),
-            Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
-            Markup('<meta name="color-scheme" content="light dark">'),
+            Markup(HEAD),
             Markup(f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
             element("title", f"{title} · Lariax"),
             Markup(f"<style>{style}</style>"),
@@ -98,12 +90,60 @@ def html(runs: Sequence[SavedRun]) -> str:
     return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{body}</body></html>\n'
 
 
+def live_page() -> tuple[str, str]:
+    """The page of a run that goes on, and the policy to send with it. It asks for its numbers itself."""
+    style, script = _resource("report.css"), _script("live.js")
+    groups = {"progress": None, "constraints": "Constraint by constraint", "multipliers": None, "method": "The method"}
+    grids = [
+        part
+        for group, title in groups.items()
+        for part in (element("h3", title) if title else "", element("div", class_=f"grid {group}", data_group=group))
+    ]
+    body = joined(
+        [
+            _heading(element("h1", "A run that goes on"), element("p", "Compiling.", id="status", role="status")),
+            element("main", _section("progress", "Progress", _controls(), *grids), id="main"),
+            element("div", id="live", class_="unseen", aria_live="polite"),
+            Markup('<script type="application/json" id="data">{"runs":[],"panels":[],"pictures":[]}</script>'),
+            Markup(f"<script>{script}</script>"),
+        ]
+    )
+    head = joined([Markup(HEAD), element("title", "A run · Lariax"), Markup(f"<style>{style}</style>")])
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{body}</body></html>\n', _policy(
+        style, script, "connect-src 'self'"
+    )
+
+
+def live_data(run: SavedRun) -> dict[str, Any]:
+    """The numbers of that page."""
+    charts = panels([run]) if len(run) else []
+    found = _data([run] if len(run) else [], charts)
+    for panel, chart in zip(found["panels"], charts, strict=True):
+        panel |= {"group": chart.group, "about": chart.about}
+    return plain(found)
+
+
+def _policy(style: str, script: str, *more: str) -> str:
+    """What the page may do: run this one script, and be styled by this one style."""
+    return "; ".join(
+        [
+            "default-src 'none'",
+            f"script-src '{_hash(script)}'",
+            f"style-src '{_hash(style)}'",
+            "img-src data:",
+            "base-uri 'none'",
+            "form-action 'none'",
+            *more,
+        ]
+    )
+
+
 def _resource(name: str) -> str:
     return files("lariax.report").joinpath(name).read_text(encoding="utf-8")
 
 
-def _script() -> str:
-    parts = "\n".join(_resource(name) for name in ("charts.js", "pictures.js", "page.js"))
+def _script(*more: str) -> str:
+    parts = "\n".join(_resource(name) for name in ("charts.js", "pictures.js", "page.js", *more))
     return f'(() => {{\n"use strict";\n{parts}}})();\n'
 
 
@@ -114,13 +154,12 @@ def _hash(text: str) -> str:
 def _header(runs: Sequence[SavedRun], title: str) -> Markup:
     names = [name_of(run.name) for run in runs]
     between = [part for name in names for part in (" · ", name)][1:]
+    return _heading(element("h1", name_of(title, LONGEST_SENTENCE)), element("p", *between, class_="names"))
+
+
+def _heading(*words: Markup) -> Markup:
     button = element("button", "Theme", type="button", id="theme", aria_label="Switch between light and dark")
-    return element(
-        "header",
-        element("p", "Lariax", class_="brand"),
-        element("div", element("h1", name_of(title, LONGEST_SENTENCE)), element("p", *between, class_="names")),
-        button,
-    )
+    return element("header", element("p", "Lariax", class_="brand"), element("div", *words), button)
 
 
 def _links(runs: Sequence[SavedRun]) -> Markup:
