@@ -221,7 +221,8 @@ def face_at(oracle: Oracle, beyond: Vector, eta: Float[Array, ""]) -> Face | Non
     where entries go by themselves, and have units for that."""
     if oracle.problem.simple.separable:
         return None
-    return jax.vmap(jax.linearize(lambda z: oracle.prox(z, eta), beyond)[1])
+    along = jax.linearize(lambda z: oracle.prox(z, eta), beyond)[1]
+    return lambda rows: jax.vmap(lambda row: along(row.astype(beyond.dtype)))(rows).astype(rows.dtype)
 
 
 @dataclass(frozen=True)
