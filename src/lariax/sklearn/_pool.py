@@ -68,9 +68,10 @@ def costs(rows: Rows, plan: Plan, objective: str) -> np.ndarray:
     return wrong
 
 
-def sizes_of(plan: Plan, rows: Rows, kept: int) -> np.ndarray:
+def sizes_of(plan: Plan, rows: Rows, kept: float) -> np.ndarray:
     """How many of the rows kept back count for each rate, about; of those that a precision counts, half."""
-    shares = [np.mean(base.mask * np.maximum(base.parts(rows.y).v0, 0.5 * base.parts(rows.y).v)) for base in plan.bases]
+    counted = [base.mask * np.maximum(base.parts(rows.y).v0, 0.5 * base.parts(rows.y).v) for base in plan.bases]
+    shares = [np.average(one, weights=rows.counted) for one in counted]
     return np.asarray(shares) * kept
 
 
@@ -90,7 +91,7 @@ def tightened(plan: Plan, rates: np.ndarray, sizes: np.ndarray, level: float) ->
     return np.asarray(found)
 
 
-def targets_for(plan: Plan, rows: Rows, kept: int, levels: Sequence[float]) -> list[np.ndarray | None]:
+def targets_for(plan: Plan, rows: Rows, kept: float, levels: Sequence[float]) -> list[np.ndarray | None]:
     """The bounds to train for: none, then tighter and tighter ones."""
     rates = np.asarray([_guess(base, rows) for base in plan.bases])
     sizes = sizes_of(plan, rows, kept)
@@ -100,7 +101,8 @@ def targets_for(plan: Plan, rows: Rows, kept: int, levels: Sequence[float]) -> l
 def _guess(base: Base, rows: Rows) -> float:
     """About what a rate will be, before anything is trained: for the width of margins."""
     if base.rate in ("selection_rate", "coverage", "mean_score"):
-        return float(np.mean(rows.y[base.mask] == base.label)) if base.mask.any() else 0.5
+        own = base.mask * rows.counted
+        return float(np.average(rows.y == base.label, weights=own)) if own.any() else 0.5
     return 0.75 if base.rate in ("recall", "precision", "accuracy") else 0.25
 
 

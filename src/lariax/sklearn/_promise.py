@@ -142,7 +142,7 @@ def _scarce(plan: Plan, rows: Rows, kept: int, error: float) -> int | None:
 
 def _counted(rows: Rows, plan: Plan, trainer: Trainer, asked: Asked) -> Outcome:
     """The cheapest model that meets every bound on these rows."""
-    targets = targets_for(plan, rows, len(rows.y), AROUND)
+    targets = targets_for(plan, rows, float(rows.counted.sum()), AROUND)
     models = list(trainer.path(rows, plan, targets))
     candidate, met = exactly(plan, swept(rows, plan, [one.scores(rows.inputs) for one in models], asked, True))
     status = "met" if met else "out_of_reach"
