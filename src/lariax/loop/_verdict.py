@@ -109,7 +109,7 @@ def judged(
     found = Verdict("budget", draws=fresh.draws)
     if bool(known.violated) or bool(known.pressed):
         found = _of_violation(known, fresh, history.get("feasibility", np.zeros(0)))
-    if fresh.is_here and found.status == "budget" and not found.doubt and _is_restless(history):
+    if fresh.is_here and found.status == "budget" and not found.doubt and draws >= DRAWS and _is_restless(history):
         found = _of_slope(known, fresh, fresh.oracle.rows_named(multipliers), history["stationarity"])
     return found
 
