@@ -130,7 +130,8 @@ def loss(w):
     return np.mean(np.logaddexp(0, score) - y * score), x.T @ (1 / (1 + np.exp(-score)) - y) / len(y)
 def gap(w):
     return np.mean(sign / (1 + np.exp(-x @ w)))
-minimize(loss, np.zeros(10), jac=True, method="SLSQP", constraints=NonlinearConstraint(gap, -np.inf, 0.01))
+answer = minimize(loss, np.zeros(10), jac=True, method="SLSQP", constraints=NonlinearConstraint(gap, -np.inf, 0.01))
+assert answer.success, answer
 found["SLSQP on all rows"] = lap()
 """
 )

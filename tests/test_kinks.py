@@ -133,3 +133,15 @@ def test_smooth_problems_keep_no_average():
     result = lx.solve(newsvendors(jax.nn.softplus), jnp.zeros(5), iterations=300, batch_size=4)
     assert np.all(np.asarray(result.history["averaged"]) == 0)
     assert not result.continuation.oracle.may_jump
+
+
+def test_an_average_is_on_the_face_that_holds_the_solution():
+    """Medians of 1, 0.5 and -1 among numbers that are not negative; and with a budget, on a simplex."""
+    centre = jnp.array([1.0, 0.5, -1.0])
+    source = lx.Distribution(lambda key: centre + jax.random.normal(key, (3,)))
+    for within, expected in ((lx.sets.NonNegative(), [1.0, 0.5, 0.0]), (lx.sets.Simplex(), [0.75, 0.25, 0.0])):
+        problem = lx.Problem(lambda x, z: jnp.sum(jnp.abs(x - z)), samples=source, within=within)
+        result = lx.solve(problem, jnp.full(3, 1 / 3), iterations=1500, batch_size=8)
+        assert result.x == pytest.approx(np.array(expected), abs=0.1)
+        assert result.x[2] == 0
+        assert float(jnp.max(result.history["averaged"])) > 1000

@@ -141,8 +141,8 @@ def cases(draws: int = 2000) -> list[Case]:
               noise=misspecified),
         drawn("heavy tails (t, 5 degrees)", solution([W], [at - 1], ["c"], heavy), {"c": lx.Equal(noisy, at - 1)},
               noise=heavy),
-        rows_again("bound surely active", 1.0, conservative=False),
-        rows_again("bound perhaps active", 0.5, conservative=True),
+        rows_again("bound surely active", 1.0),
+        rows_again("bound perhaps active", 0.5),
         many_variables(draws),
         fairness(),
     ]  # fmt: skip
@@ -155,7 +155,7 @@ def _omega() -> np.ndarray:
     return (a * (1 + 0.5 * np.abs(a[:, :1])) ** 2).T @ a / len(a)
 
 
-def rows_again(name: str, below: float, conservative: bool, rows: int = 500, epochs: int = 40) -> Case:
+def rows_again(name: str, below: float, rows: int = 500, epochs: int = 40) -> Case:
     """Some rows, drawn again and again, and a bound so far below the value without it."""
     at = float(W @ BETA) - below
     draw = sampler(uneven)
@@ -167,7 +167,7 @@ def rows_again(name: str, below: float, conservative: bool, rows: int = 500, epo
         regression, samples=lx.Dataset(data(jax.random.key(0))), constraints={"c": lx.AtMost(noisy, at)}
     )
     name = f"data set of {rows} rows, {epochs} epochs, {name}"
-    return Case(name, problem, solution([W], [at], ["c"]), rows, data, epochs, conservative)
+    return Case(name, problem, solution([W], [at], ["c"]), rows, data, epochs)
 
 
 def many_variables(draws: int, d: int = 50, m: int = 5) -> Case:

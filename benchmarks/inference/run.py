@@ -17,6 +17,7 @@ from lariax.inference._moments import Sample, moments
 from lariax.inference._samples import Extras, Wanted, sample_of
 
 PARTS = ("estimate", "low", "high")
+BATCH = 10  # rows an iteration of the runs over data sets
 AWAY = 1.5  # standard errors of the start: as far from the solution as runs end
 
 
@@ -36,20 +37,21 @@ class Numbers(NamedTuple):
 def measured(case: Case, seeds: int) -> Numbers:
     """For as many seeds: data are solved on and inferred from one after another, fresh draws all together."""
     start = time.process_time()
-    rows, ambiguous = _of_runs(case, seeds) if case.data else _of_draws(case, seeds)
+    rows, ambiguous = _of_runs(case, range(seeds)) if case.data else _of_draws(case, seeds)
     estimate, low, high = np.stack(rows, axis=1)
     seconds = time.process_time() - start
     return Numbers(estimate, low, high, truth_of(case), parts_of(case), seeds - len(rows), seconds, ambiguous / seeds)
 
 
-def _of_runs(case: Case, seeds: int) -> tuple[list[Any], int]:
+def _of_runs(case: Case, seeds: range) -> tuple[list[Any], int]:
     """A data set, a run over many epochs of it and `result.inference()` for each seed."""
     assert case.data is not None
     data = jax.jit(case.data)
     rows, ambiguous = [], 0
-    for seed in range(seeds):
+    for seed in seeds:
         problem = case.problem.with_sources({0: lx.Dataset(data(jax.random.key(1000 + seed)))})
-        result = lx.solve(problem, jnp.zeros(case.truth.x.size), iterations=case.epochs * case.draws, seed=seed)
+        start, draws = jnp.zeros(case.truth.x.size), case.epochs * case.draws
+        result = lx.solve(problem, start, draws=draws, batch_size=BATCH, seed=seed)
         try:
             found = result.inference()
         except lx.InferenceError:

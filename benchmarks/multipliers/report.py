@@ -100,7 +100,7 @@ def report(
 
 
 def _least(each: Found) -> float:
-    return min(merit.merit for merit in each.methods.values())
+    return min(merit.merit for merit in each.methods.values() if merit.merit == merit.merit)
 
 
 def _cell(own: Merit, least: float) -> str:

@@ -147,7 +147,7 @@ def test_in_a_browser(tmp_path):
 
 class TestCell:
     def test_one_picture_updated_in_place(self, monkeypatch):
-        """The part of IPython that it calls, in its place; the whole of it is in tests/frameworks."""
+        """The part of IPython that it calls, in its place."""
         shown = []
         handle = types.SimpleNamespace(update=lambda figure: shown.append(("update", figure)))
 

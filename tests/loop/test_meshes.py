@@ -25,7 +25,7 @@ AGENTS = [
 MOST_GATHERED = 128  # entries; x has 12,007 or 8,192, the data 2.5 million or 32,768
 
 
-@pytest.mark.long_but("explicit-QuadraticPenalty-both", "auto-TrackedLagrangian-both")
+@pytest.mark.long_but("explicit-QuadraticPenalty-both")
 @pytest.mark.parametrize(("kind", "method", "where"), CASES, ids=["-".join(case) for case in CASES])
 def test_a_mesh_gives_the_answer_of_one_device(kind, method, where):
     """50 iterations on the same samples."""

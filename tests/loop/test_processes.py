@@ -40,11 +40,11 @@ def finished(size, folder, mode):
     return [json.loads(line[-1]) if line and line[-1].startswith("{") else None for line in lines]
 
 
-@pytest.mark.long_but("2-local-default")
+@pytest.mark.long_but("2-local-penalty")
 @pytest.mark.parametrize(
     ("size", "kind", "method"),
-    [(2, "local", "default"), (4, "rows", "penalty"), (2, "large", "default")],
-    ids=["2-local-default", "4-rows-penalty", "2-large-default"],
+    [(2, "local", "penalty"), (2, "local", "default"), (4, "rows", "penalty"), (2, "large", "default")],
+    ids=["2-local-penalty", "2-local-default", "4-rows-penalty", "2-large-default"],
 )
 def test_every_process_has_the_answer_of_one(size, kind, method, tmp_path):
     (alone,) = finished(1, tmp_path, f"{kind}-{method}-plain")

@@ -16,7 +16,7 @@ def train(part):
     found = []
     for i in range(40):
         z = part(torch.randn(ROWS, 2, generator=torch.Generator().manual_seed(i), dtype=torch.float64))
-        multipliers.lagrangian(((x - z) ** 2).sum(dim=1), {"sum": (x + z).sum(dim=1), "each": x + z})
+        multipliers.lagrangian(((x - z - 1) ** 2).sum(dim=1), {"sum": (x + z).sum(dim=1), "each": x + z})
         found.append([float(multipliers["sum"]), *map(float, multipliers["each"])])
     return torch.tensor(found), multipliers.values["sum"].level
 

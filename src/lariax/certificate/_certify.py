@@ -14,6 +14,7 @@ from lariax.certificate._draws import BatchPlan, SampledPoint
 from lariax.certificate._estimates import Estimates, Levels, Multipliers, estimate
 from lariax.certificate._estimates import fit as fit_on_samples
 from lariax.certificate._multipliers import Fit
+from lariax.certificate._risks import with_true_risks
 from lariax.certificate._samples import DRAWS, Samples, not_held_out, samples_for
 from lariax.certificate._tolerance import RelativeTolerance, Tolerance
 from lariax.compilation import on_device
@@ -23,7 +24,7 @@ from lariax.risk import lift_of
 from lariax.utils import check_among, check_confidence
 
 ON = ("samples", "heldout")
-_PASSES = 1  # a stream of random numbers
+_PASSES, _RISKS = 1, 3  # streams of random numbers
 
 RISK_DRAWS = 2**14
 """From which the auxiliary numbers of a risk are made."""
@@ -80,7 +81,9 @@ def certify(
     lift = lift_of(problem)
     if lift is not None:  # with auxiliary numbers from other samples, at which a risk is no less than it is
         point = lift.point(x, RISK_DRAWS)
-        return certify(lift.problem, point, multipliers, draws, confidence, seed, on, tolerance)
+        means = certify(lift.problem, point, multipliers, draws, confidence, seed, on, tolerance)
+        key = jax.random.fold_in(as_key(seed), _RISKS)
+        return with_true_risks(means, lift, x, draws or RISK_DRAWS, confidence, key, on, RISK_DRAWS)
     fits = multipliers is None and bool(problem.constraints)
     asked = _Request(problem, x, draws, confidence, seed, tolerance)
     own = {} if multipliers is None else multipliers

@@ -99,6 +99,11 @@ def _holds(
     return HOLDS[int(np.max(np.where(np.isfinite(value), worst, 3)))]
 
 
+def holds_of(value: np.ndarray, low: np.ndarray, high: np.ndarray, tolerance: float) -> str:
+    """Of an inequality's excess over its bound."""
+    return _holds(np.ravel(value), np.ravel(low), np.ravel(high), np.zeros(value.size), True, tolerance)
+
+
 def _heavy(layout: Layout, found: Estimates, plan: BatchPlan) -> tuple[str, ...]:
     """Where one batch is farther off than normal batches would be."""
     names = [block.name for block in layout.blocks if np.any(found.residuals.heavy[block.rows])]

@@ -263,7 +263,7 @@ def _judged(run: RunState, known: Diagnosis, x: PyTree[Array], multipliers: dict
     if _has_no_solution(run.oracle.problem, x):
         return Verdict("infeasible_stationary")
     history = {name: np.asarray(values) for name, values in run.history.table.items()}
-    return judged(run.oracle, known, x, multipliers, history, run.loop.key)
+    return judged(run.oracle, known, x, multipliers, history, run.loop.key, run.draws)
 
 
 def _bad_samples(run: RunState) -> list[str]:

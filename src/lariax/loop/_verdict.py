@@ -41,6 +41,9 @@ STANDS = 1e-3
 RESTLESS = 0.05
 """x is looked at for being stationary if late gradients of the Lagrangian are more than this part of the first ones;"""
 
+DRAWS = 4 * SAMPLES
+"""that costs fresh samples, and is not worth it to runs that have drawn less;"""
+
 SLOPING = 0.1
 """it is not if that gradient, within the set and on fresh samples, is more than this part of the objective's."""
 
@@ -82,7 +85,13 @@ class Around(NamedTuple):
 
 
 def judged(
-    oracle: Oracle, known: Diagnosis, x: Any, multipliers: Any, history: Mapping[str, np.ndarray], key: Key[Array, ""]
+    oracle: Oracle,
+    known: Diagnosis,
+    x: Any,
+    multipliers: Any,
+    history: Mapping[str, np.ndarray],
+    key: Key[Array, ""],
+    draws: int = DRAWS,
 ) -> Verdict:
     """Of a run that has spent its budget at x, with its history."""
     if any(source is not None and source.from_host for source in oracle.sources):
@@ -100,7 +109,7 @@ def judged(
     found = Verdict("budget", draws=fresh.draws)
     if bool(known.violated) or bool(known.pressed):
         found = _of_violation(known, fresh, history.get("feasibility", np.zeros(0)))
-    if fresh.is_here and found.status == "budget" and not found.doubt and _is_restless(history):
+    if fresh.is_here and found.status == "budget" and not found.doubt and draws >= DRAWS and _is_restless(history):
         found = _of_slope(known, fresh, fresh.oracle.rows_named(multipliers), history["stationarity"])
     return found
 
@@ -238,6 +247,12 @@ def _least_slope(seen: Around, standing: np.ndarray, slight: float) -> np.ndarra
     return weights
 
 
+def _half(oracle: Oracle) -> int:
+    """Of the fresh samples; no more than there are rows, where they are drawn without replacement."""
+    passes = [source for source in oracle.sources if getattr(source, "epochs", False)]
+    return min([SAMPLES // 2, *(leaf.shape[0] for leaf in jax.tree.leaves(passes) if np.ndim(leaf))])
+
+
 class _Fresh:
     """x in the run's units, and samples that the run has not seen, drawn when asked for: mostly nobody asks, and what
     is on the host takes no program."""
@@ -247,7 +262,7 @@ class _Fresh:
         xp: Any = np if isinstance(vector, np.ndarray) else jnp
         scales = xp.ones_like(vector) if known.scales is None else xp.asarray(known.scales)
         self._z, self.draws, self._run = vector / scales, 0, key
-        self.oracle = replace(oracle, scaling=on_device(scales), has_slacks=False, copies=1, batch_size=SAMPLES // 2)
+        self.oracle = replace(oracle, scaling=on_device(scales), has_slacks=False, copies=1, batch_size=_half(oracle))
 
     @property
     def is_here(self) -> bool:

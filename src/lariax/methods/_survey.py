@@ -120,9 +120,18 @@ def mean_over(function: Callable[[Batch], Vector], batches: Batch) -> Vector:
 
 
 def hessian_at(
-    oracle: Oracle, z: Vector, batches: Batch, weights: Float[Array, " m"], labels: Int[np.ndarray, " d"]
+    oracle: Oracle,
+    z: Vector,
+    batches: Batch,
+    weights: Float[Array, " m"],
+    labels: Int[np.ndarray, " d"],
+    span: Float[Array, ""] | None = None,
 ) -> HessianEstimate:
-    """From products with the Hessian of the Lagrangian, on the mean over all batches."""
+    """From products with the Hessian of the Lagrangian, on the mean over all batches.
+
+    `span`: from differences over so much to both sides, where gradients of samples jump: the Hessian of one sample
+    knows nothing of that.
+    """
     count = next((leaf.shape[0] for leaf in jax.tree.leaves(batches)), 0)
     directions = jnp.asarray(probes(z.size), z.dtype)
 
@@ -133,7 +142,10 @@ def hessian_at(
         """Means of gradient, of its square, and of products; the next directions span these products."""
 
         def add(sums: tuple[Array, ...], batch: Batch) -> tuple[tuple[Array, ...], None]:
-            gradient, product = jax.linearize(lambda point: slope(point, batch), z)
+            if span is None:
+                gradient, product = jax.linearize(lambda point: slope(point, batch), z)
+            else:
+                gradient, product = slope(z, batch), lambda v: _difference(lambda p: slope(p, batch), z, v, span)
             return jax.tree.map(jnp.add, sums, (gradient, gradient**2, jax.vmap(product)(directions))), None
 
         nothing: tuple[Array, ...] = jnp.zeros_like(z), jnp.zeros_like(z), jnp.zeros_like(directions)
@@ -150,6 +162,12 @@ def hessian_at(
         noise=_by_unit(jnp.maximum(squares[0] - mean[0] ** 2, 0), labels),
         largest=largest,
     )
+
+
+def _difference(slope: Callable[[Vector], Vector], z: Vector, v: Vector, span: Float[Array, ""]) -> Vector:
+    """About H v, over `span` to both sides."""
+    share = span / (jnp.linalg.norm(v) + jnp.finfo(v.dtype).tiny)
+    return (slope(z + share * v) - slope(z - share * v)) / (2 * share)
 
 
 def jumps_at(oracle: Oracle, z: Vector, step: Vector, batches: Batch, weights: Float[Array, " m"]) -> Float[Array, ""]:
@@ -203,7 +221,8 @@ def face_at(oracle: Oracle, beyond: Vector, eta: Float[Array, ""]) -> Face | Non
     where entries go by themselves, and have units for that."""
     if oracle.problem.simple.separable:
         return None
-    return jax.vmap(jax.linearize(lambda z: oracle.prox(z, eta), beyond)[1])
+    along = jax.linearize(lambda z: oracle.prox(z, eta), beyond)[1]
+    return lambda rows: jax.vmap(lambda row: along(row.astype(beyond.dtype)))(rows).astype(rows.dtype)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key, PyTree
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from lariax.formulas import least_weights, storm
 from lariax.methods._base import AbstractMethod, Answer, Diagnosis, Needs, check_known, check_positive
@@ -27,7 +27,9 @@ from lariax.methods._survey import (
     units_of,
 )
 from lariax.oracle import Batch, Look, Oracle, Parts, Vector, for_each
+from lariax.risk import is_numbered
 from lariax.tuned.averaging import averaged, with_look, with_spread
+from lariax.tuned.averaging import is_kinked as averages_now
 from lariax.tuned.constants import (
     AT_LIMIT,
     FIRST_JUMP,
@@ -55,6 +57,7 @@ class TrackedState(NamedTuple):
     gradient: Vector  # g, an estimate of grad f + J^T w at x
     metric: Vector | None  # x = metric * (the coordinates in which the method moves); None: 1
     average: Vector | None  # of the iterates since kinks were seen: the answer, where there are any; None: never
+    slope: Vector | None  # the same of g, where x is in a set or has a regulariser; None: never
     rule: RuleState  # all else
 
 
@@ -111,6 +114,7 @@ class TrackedLagrangian(AbstractMethod):
     adaptive_metric: bool = eqx.field(static=True, default=False)
     multipliers: Mapping[str, Any] | None = None
     may_jump: bool = eqx.field(static=True, default=False, kw_only=True, repr=False)  # `prepare` looks
+    has_events: bool = eqx.field(static=True, default=False, kw_only=True, repr=False)  # values jump too
 
     needs: ClassVar[Needs] = Needs(
         smallest_batch=2,
@@ -131,7 +135,8 @@ class TrackedLagrangian(AbstractMethod):
                 "allow: it ties entries together. Use a Box, NonNegative, L1 or nothing, or leave the metric out."
             )
         check_known(self.multipliers, [block.name for block in oracle.blocks])
-        return replace(self, may_jump=oracle.may_jump)
+        events = any(map(is_numbered, oracle.problem.sources))
+        return replace(self, may_jump=oracle.may_jump or events, has_events=events)
 
     # --- an iteration
 
@@ -193,14 +198,15 @@ class TrackedLagrangian(AbstractMethod):
         step = Step(_square(stale), eta**2 * aim, aim / (s.gradient_filter.error + rule.tiny))
         turned = rule.turn(s, k, gains, rows, step, seen)
         learned = rule.learn(state.rule, turned, _square(stale - state.gradient), _square(fresh - stale))
-        average = state.average
+        average, slope = state.average, state.slope
         if average is not None:
             averaging, share = averaged(jnp, learned.averaging, learned.constraints, learned.weights)
             average = running_mean(average, x, share)
+            slope = None if slope is None else running_mean(slope, gradient, share)
             if measuring:
                 averaging = with_spread(averaging, _square(x - average), rule.tiny)
             learned = learned._replace(averaging=averaging)
-        new = TrackedState(x, gradient, state.metric, average, learned)
+        new = TrackedState(x, gradient, state.metric, average, slope, learned)
         back = state._replace(rule=rule.back_off(state.rule))
         good = jnp.sqrt(_square(fresh)) <= turned.limit
         if measuring:
@@ -257,7 +263,9 @@ class TrackedLagrangian(AbstractMethod):
         if rule.averages:
             is_linear = found is not None and found[1].largest == 0
             jumps = self._first_jumps(oracle, point, batches, slopes.mean, is_linear)
-            least = jnp.where(jumps >= JUMPY_SAMPLES, noisy_slope(jnp, max_gradient, gradient_noise) / size, 0)
+            jumps = jnp.maximum(jumps, JUMPY_SAMPLES) if self.has_events else jumps
+            rough = (jumps >= JUMPY_SAMPLES) | is_linear  # in pieces, perhaps, with kinks that few samples showed
+            least = jnp.where(rough, noisy_slope(jnp, max_gradient, gradient_noise) / size, 0)
             curvature = jnp.maximum(curvature, least)
         inputs = ShapeInputs.at_start(
             oracle.inequality, curvature, max_gradient, gradient_noise, value_noise, oracle.batch_size
@@ -275,7 +283,8 @@ class TrackedLagrangian(AbstractMethod):
         weights = rule.first_weights(first)
         gradient = oracle.gradient_of(look, weights)
         average = point if rule.averages else None
-        return TrackedState(point, gradient.mean, metric, average, rule.start(first, weights, gradient.noise))
+        slope = None if average is None or oracle.is_free else gradient.mean
+        return TrackedState(point, gradient.mean, metric, average, slope, rule.start(first, weights, gradient.noise))
 
     @staticmethod
     def _first_jumps(
@@ -331,6 +340,7 @@ class TrackedLagrangian(AbstractMethod):
         if state.average is not None:
             ahead = state.average - state.x - rule.lengths(rule.in_force(s)).eta * state.gradient
             jumps = jumps_at(oracle, state.x, JUMP_STEPS * ahead, batches, s.weights)
+            jumps = jnp.maximum(jumps, JUMPY_SAMPLES) if self.has_events else jumps
             s = s._replace(averaging=with_look(jnp, s.averaging, jumps))
         return state._replace(rule=s)
 
@@ -342,14 +352,33 @@ class TrackedLagrangian(AbstractMethod):
         if s.diagonal is None or labels is None:
             seen = HessianEstimate.flat(slopes_at(scaled, state.x, batches, s.weights))
         else:
-            seen = hessian_at(scaled, state.x, batches, s.weights, labels)
+            seen = self._curvature(scaled, rule, state, batches, labels)
         held = None
         if labels is not None and not oracle.is_free:
             eta = rule.lengths(rule.in_force(s)).eta
             held = held_at(scaled, state.x, state.x - eta * state.gradient, eta, labels)
         s, change = rule.rescaled(s, state.metric, seen, held)
-        average = None if state.average is None else state.average / change
-        return TrackedState(state.x / change, state.gradient * change, state.metric * change, average, s)
+        return TrackedState(
+            state.x / change,
+            state.gradient * change,
+            state.metric * change,
+            None if state.average is None else state.average / change,
+            None if state.slope is None else state.slope * change,
+            s,
+        )
+
+    @staticmethod
+    def _curvature(
+        oracle: Oracle, rule: Rule, state: TrackedState, batches: Batch, labels: Int[np.ndarray, " d"]
+    ) -> HessianEstimate:
+        """Of the Lagrangian; at kinks over as much as x spreads around its average."""
+        s = state.rule
+        if state.average is None:
+            return hessian_at(oracle, state.x, batches, s.weights, labels)
+        step = rule.lengths(rule.in_force(s)).eta * state.gradient
+        span = jnp.linalg.norm(state.x - state.average) + jnp.linalg.norm(step)
+        look = lambda at: lambda: hessian_at(oracle, state.x, batches, s.weights, labels, at)  # noqa: E731
+        return jax.lax.cond(averages_now(s.averaging), look(span), look(None))
 
     # --- what it knows
 
@@ -357,9 +386,19 @@ class TrackedLagrangian(AbstractMethod):
         s, averaging = state.rule, state.rule.averaging
         now = Answer(state.x, s.constraints, s.weights)
         if state.average is not None:
-            means = Answer(state.average, averaging.constraints, averaging.weights)
+            means = Answer(self._on_faces(oracle, state, state.average), averaging.constraints, averaging.weights)
             now = jax.tree.map(lambda mean, last: jnp.where(averaging.count > 0, mean, last), means, now)
         return now if state.metric is None else now._replace(point=state.metric * now.point)
+
+    def _on_faces(self, oracle: Oracle, state: TrackedState, average: Vector) -> Vector:
+        """The average after one step along the average gradient: iterates come and go, and their mean is inside of a
+        set whose faces hold the solution. Along a face the average gradient is next to nothing."""
+        if state.slope is None:
+            return average
+        rule = self.rule(oracle)
+        rho = rule.lengths(rule.in_force(state.rule)).rho
+        length = 1 / (state.rule.curvature.largest + rho + rule.tiny)
+        return _in_metric(oracle, state).prox(average - length * state.slope, length)
 
     def diagnose(self, oracle: Oracle, state: TrackedState, k: Float[Array, ""]) -> Diagnosis:
         """Violated: by more than five standard errors, and a thousandth of the run's length."""

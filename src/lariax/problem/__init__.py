@@ -1,6 +1,7 @@
 """What is to be solved."""
 
 from lariax.problem._blocks import Blocks
+from lariax.problem._columns import fetched
 from lariax.problem._constraints import SHARED, AbstractConstraint, AtLeast, AtMost, Equal, Proxy
 from lariax.problem._describe import describe_shape, first_nonfinite, visible
 from lariax.problem._linear import Linear, LinearSystem
@@ -47,6 +48,7 @@ __all__ = [
     "automatic_axes",
     "closed",
     "describe_shape",
+    "fetched",
     "first_nonfinite",
     "home_of",
     "is_sharded",

@@ -33,14 +33,17 @@ def is_sharded(leaf: Any) -> bool:
 
 
 def automatic(tree: PyTree) -> PyTree:
-    """The same arrays, on meshes whose axes are automatic. Nothing moves."""
+    """The same arrays, on meshes whose axes are automatic. Nothing moves; without such a mesh, the very same tree."""
+
+    def is_explicit(leaf: Any) -> bool:
+        return is_sharded(leaf) and not _is_automatic(leaf.sharding.mesh)
 
     def converted(leaf: Any) -> Any:
-        if not is_sharded(leaf) or _is_automatic(leaf.sharding.mesh):
+        if not is_explicit(leaf):
             return leaf
         return jax.device_put(leaf, NamedSharding(_automatic(leaf.sharding.mesh), leaf.sharding.spec))
 
-    return jax.tree.map(converted, tree)
+    return jax.tree.map(converted, tree) if any(map(is_explicit, jax.tree.leaves(tree))) else tree
 
 
 def _is_automatic(mesh: Any) -> bool:

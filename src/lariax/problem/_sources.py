@@ -62,11 +62,28 @@ class AbstractSource(eqx.Module):
 class Distribution(AbstractSource):
     """Samples from a distribution: `sampler(key)` returns one sample, any pytree of arrays.
 
-    >>> import jax, lariax as lx
+    Arguments:
+        sampler: of a random key; of a key and x, with `log_density`.
+        weight: for samples of another distribution q than the p that is meant (importance sampling, for rare events):
+            `weight(sample)` is the likelihood ratio p / q, by which objective and constraints on these samples are
+            multiplied, and that measures of risk take into account.
+        log_density: for samples whose law depends on x and that have no gradient (a choice between actions):
+            `log_density(x, sample)`, up to what does not depend on x. Gradients come from the score function, with the
+            value at a second sample as baseline, and are unbiased. Samples that are a function of x and of noise are
+            better made in the objective, z = g(x, noise): that has far less noise.
+
+    >>> import jax, jax.numpy as jnp, lariax as lx
     >>> noise = lx.Distribution(lambda key: jax.random.normal(key, (50,)))
+    >>> rare = lx.Distribution(lambda key: 4 + jax.random.normal(key), weight=lambda z: jnp.exp(8 - 4 * z))
+    >>> choice = lx.Distribution(
+    ...     lambda key, x: jax.random.bernoulli(key, jax.nn.sigmoid(x)).astype(float),
+    ...     log_density=lambda x, action: jax.nn.log_sigmoid(jnp.where(action > 0, x, -x)),
+    ... )
     """
 
-    sampler: Callable[[Key[Array, ""]], PyTree]
+    sampler: Callable[..., PyTree]
+    weight: Callable[[PyTree], Array] | None = None
+    log_density: Callable[[PyTree, PyTree], Array] | None = None
 
     from_host: ClassVar[bool] = False
 
@@ -76,15 +93,35 @@ class Distribution(AbstractSource):
                 f"Distribution takes a function of a JAX random key, found {type(self.sampler).__name__}. "
                 "Write lx.Distribution(lambda key: jax.random.normal(key, (3,))); for rows of data use lx.Dataset."
             )
-        if not takes(self.sampler, 1):
+        for name in ("weight", "log_density"):
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                raise TypeError(f"{name} must be a function, found {type(getattr(self, name)).__name__}.")
+        if self.log_density is not None:
+            self._check_score()
+        elif not takes(self.sampler, 1):
             raise TypeError(
                 "Distribution takes a function of a random key alone, found one that needs more arguments: a sample "
                 "cannot depend on x where it is drawn. Draw what does not, lx.Distribution(lambda key: noise), and "
                 "make the sample from it in the objective and the constraints, z = g(x, noise). Where that has no "
-                "gradient (a choice between actions), use the score function: docs/recipes.md, policy gradients."
+                "gradient (a choice between actions), give log_density= beside it, log p(x, sample)."
+            )
+
+    def _check_score(self) -> None:
+        if self.weight is not None:
+            raise TypeError("Distribution takes weight= or log_density=, found both.")
+        if not takes(self.sampler, 2):
+            raise TypeError(
+                "with log_density= the sampler is a function of a random key and x, found one that does not take two "
+                "arguments. Write lx.Distribution(lambda key, x: ..., log_density=lambda x, sample: ...)."
             )
 
     def draw(self, key: Key[Array, ""], iterations: Int[Array, " n"], count: int) -> PyTree:
+        if self.weight is not None or self.log_density is not None:
+            raise NotImplementedError(
+                "a Distribution with weight= or log_density= is for lx.solve and lx.certify. Elsewhere multiply by the "
+                "weight in the functions themselves, and make samples from noise, z = g(x, noise)."
+            )
+
         def one_iteration(k: Array) -> PyTree:
             return jax.vmap(self.sampler)(jax.random.split(jax.random.fold_in(key, k), count))
 

@@ -10,6 +10,7 @@ from jaxtyping import Array, PyTree
 from lariax.problem import AbstractConstraint, AbstractSource, AtLeast, AtMost, Equal, Problem
 from lariax.prox import Zero
 from lariax.risk._measures import AbstractRisk, Lowered
+from lariax.risk._seen import Draws, Seen, is_special, mean_function, run_source
 from lariax.sets import Everything, Product
 
 OBJECTIVE = "objective"
@@ -29,28 +30,33 @@ class Lift(NamedTuple):
     def point(self, x: PyTree, draws: int = START_SAMPLES) -> dict[str, PyTree]:
         """x with numbers that fit it, from some samples."""
         x = jax.tree.map(jnp.asarray, x)
-        return {
-            "x": x,
-            "risk": {name: risk.start(self._values(name, risk, x, draws)) for name, risk in self.risks.items()},
-        }
+        numbers = {name: risk.start(self.values(name, x, draws)) for name, risk in self.risks.items()}
+        return {"x": x, "risk": numbers} if numbers else {"x": x}
 
     def told(self, point: dict[str, PyTree]) -> dict[str, dict[str, Array]]:
         """What users want to know of the numbers."""
         return {name: risk.told(point["risk"][name]) for name, risk in self.risks.items()}
 
-    def _values(self, name: str, risk: AbstractRisk, x: PyTree, draws: int) -> Array:
-        source = self.given.samples
-        if name in self.given.constraints:
-            own = self.given.constraints[name].samples
-            source = own if isinstance(own, AbstractSource) else source
+    def source_of(self, name: str, on: str = "samples") -> AbstractSource:
+        """Of a risk's samples."""
+        given, source = self.given, self.given.samples if on == "samples" else self.given.heldout
+        if name in given.constraints:
+            own = given.constraints[name]
+            if isinstance(own.samples, AbstractSource):
+                source = own.samples if on == "samples" or own.heldout is None else own.heldout
         if source is None or source.from_host:
             raise NotImplementedError(
                 f"the risk {name!r} wants samples that can be drawn at will, found {type(source).__name__}. Use "
                 "lx.Dataset or lx.Distribution."
             )
-        tickets = source.draw(jax.random.key(START_SEED), jnp.arange(1), draws)
-        rows = source.fetch(jax.tree.map(lambda ticket: ticket[0], tickets))
-        return jax.lax.stop_gradient(jax.vmap(risk.fun, (None, 0))(x, rows))
+        return source
+
+    def values(self, name: str, x: PyTree, draws: int) -> Array:
+        """Of a risk's function, on some samples; where these have weights, drawn by them."""
+        key = jax.random.key(START_SEED)
+        found, weights = Draws(self.source_of(name)).values(self.risks[name].fun, x, key, draws)
+        shares = jnp.cumsum(weights) / jnp.sum(weights)
+        return found[jnp.searchsorted(shares, (jnp.arange(draws) + 0.5) / draws)]
 
 
 def lift_of(problem: Problem) -> Lift | None:
@@ -61,11 +67,14 @@ def lift_of(problem: Problem) -> Lift | None:
     for name, constraint in problem.constraints.items():
         if isinstance(constraint.fun, AbstractRisk):
             risks[_checked(name, constraint, risks)] = constraint.fun
-    if not risks:
+    if not risks and not any(map(is_special, problem.sources)):
         return None
     if problem.is_joint:
-        raise TypeError("Problem.joint takes means alone. State a risk with a function of its own, in lx.Problem.")
-    return Lift(problem, _lowered(problem), risks)
+        raise TypeError(
+            "Problem.joint takes means alone, over samples without weight= and log_density=. State a risk, or what is "
+            "weighted, with a function of its own, in lx.Problem."
+        )
+    return Lift(problem, _lowered(problem, risks), risks)
 
 
 def _checked(name: str, constraint: AbstractConstraint, risks: dict[str, AbstractRisk]) -> str:
@@ -80,36 +89,43 @@ def _checked(name: str, constraint: AbstractConstraint, risks: dict[str, Abstrac
     return name
 
 
-def _lowered(problem: Problem) -> Problem:
+def _lowered(problem: Problem, risks: dict[str, AbstractRisk]) -> Problem:
+    numbers = any(risk.narrows for risk in risks.values())  # samples tell the iteration that they are drawn in
     constraints: dict[str, Any] = {}
     objective: Callable[..., Any] = problem.objective
     if isinstance(objective, AbstractRisk):
         lowered = objective.as_objective()
-        objective = _mean(OBJECTIVE, lowered)
+        objective = _mean(OBJECTIVE, lowered, problem.samples)
         if lowered.below is not None:
-            constraints[OBJECTIVE] = AtMost(_mean(OBJECTIVE, lowered.below), lowered.below.bound)
+            constraints[OBJECTIVE] = AtMost(_mean(OBJECTIVE, lowered.below, problem.samples), lowered.below.bound)
     else:
-        objective = _of_x(objective, problem.samples is None)
+        objective = _of_x(objective, problem.samples)
     for name, constraint in problem.constraints.items():
-        constraints[name] = _constraint(name, constraint)
+        constraints[name] = _constraint(name, constraint, problem.samples, numbers)
     return Problem(
         objective,
-        samples=problem.samples,
+        samples=run_source(problem.samples, numbers),
         constraints=constraints,
-        within=Product({"x": problem.within, "risk": Everything()}),
+        within=Product({"x": problem.within, "risk": Everything()} if risks else {"x": problem.within}),
         regularizer=_regularizer(problem),
-        heldout=problem.heldout,
+        heldout=run_source(problem.heldout, numbers),
     )
 
 
-def _constraint(name: str, constraint: AbstractConstraint) -> AbstractConstraint:
-    options: dict[str, Any] = {"samples": constraint.samples, "heldout": constraint.heldout}
+def _constraint(name: str, constraint: AbstractConstraint, shared: Any, numbers: bool) -> AbstractConstraint:
+    own = isinstance(constraint.samples, AbstractSource)
+    source = constraint.samples if own or constraint.samples is None else shared
+    options: dict[str, Any] = {
+        "samples": run_source(constraint.samples, numbers),
+        "heldout": run_source(constraint.heldout, numbers),
+    }
     if isinstance(constraint.fun, AbstractRisk):
         lowered = constraint.fun.as_constraint(constraint.bound)
-        return AtMost(_mean(name, lowered), lowered.bound, **options)
-    assert constraint.fun is not None
+        return AtMost(_mean(name, lowered, source), lowered.bound, **options)
+    if constraint.fun is None:
+        raise NotImplementedError(f"{type(constraint).__name__} {name!r} beside a risk: state it as lx.Equal of x.")
     kind = (AtMost if constraint.sign > 0 else AtLeast) if constraint.inequality else Equal
-    return kind(_of_x(constraint.fun, constraint.samples is None), constraint.bound, **options)
+    return kind(_of_x(constraint.fun, source), constraint.bound, **options)
 
 
 def _regularizer(problem: Problem) -> Any:
@@ -120,9 +136,14 @@ def _regularizer(problem: Problem) -> Any:
     )
 
 
-def _mean(name: str, lowered: Lowered) -> Callable[[PyTree, PyTree], Array]:
-    return lambda point, sample: lowered.fun(point["x"], point["risk"][name], sample)
+def _mean(name: str, lowered: Lowered, source: Any) -> Callable[[PyTree, PyTree], Array]:
+    def of(point: PyTree, sample: PyTree, seen: Seen) -> Array:
+        return lowered.fun(point["x"], point["risk"][name], sample, seen)
+
+    return mean_function(of, source)
 
 
-def _of_x(fun: Callable[..., Any], is_exact: bool) -> Callable[..., Any]:
-    return (lambda point: fun(point["x"])) if is_exact else (lambda point, sample: fun(point["x"], sample))
+def _of_x(fun: Callable[..., Any], source: Any) -> Callable[..., Any]:
+    if source is None:
+        return lambda point: fun(point["x"])
+    return mean_function(lambda point, sample, seen: seen.weight * fun(point["x"], sample), source)

@@ -11,7 +11,7 @@ above all means.
 
 import abc
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -19,10 +19,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from lariax.problem import AtMost, Proxy
+from lariax.risk._seen import PLAIN, Seen
 from lariax.utils import is_number
 
-WIDTH = 0.2
-"""Of an event's mean size: over so much the step from 0 to 1 is rounded, for its gradient alone."""
+WIDTH, NARROWING, SETTLING = 0.2, 0.3, 100
+"""Of an event's mean size at the start: over so much the step from 0 to 1 is rounded, for its gradient alone, times
+(1 + k / SETTLING)^-NARROWING in iteration k. What is rounded over a width b is off by b^2, and the gradient's noise
+grows like 1 / b."""
+
+FAR_SHARE = 0.2
+"""Of the gradient, at the start, is that of a step that is rounded over five times as much and never flat: a run that
+has gone far from where an event begins finds back. It falls like 1 / (1 + k / SETTLING)."""
 
 Values = Float[Array, "n *shape"]
 
@@ -30,7 +37,7 @@ Values = Float[Array, "n *shape"]
 class Lowered(NamedTuple):
     """A risk as a mean over x and auxiliary numbers."""
 
-    fun: Callable[[PyTree, PyTree, PyTree], Array]  # (x, auxiliary numbers, sample)
+    fun: Callable[..., Array]  # (x, auxiliary numbers, sample, seen=PLAIN)
     bound: Any = None  # in the place of the one given
     below: "Lowered | None" = None  # another mean, to be at most its bound
 
@@ -39,6 +46,7 @@ class AbstractRisk(eqx.Module):
     """A measure of the risk of `fun(x, sample)`, in the place of its mean."""
 
     fun: eqx.AbstractVar[Callable[..., Array]]
+    narrows: ClassVar[bool] = False  # its gradient depends on how far a run is
 
     def __check_init__(self) -> None:
         if not callable(self.fun):
@@ -100,9 +108,9 @@ class CVaR(AbstractRisk):
         return {"value at risk": jnp.quantile(values, self.level, axis=0)}
 
     def as_objective(self) -> Lowered:
-        def tail(x: PyTree, numbers: PyTree, sample: PyTree) -> Array:
+        def tail(x: PyTree, numbers: PyTree, sample: PyTree, seen: Seen = PLAIN) -> Array:
             at = numbers["value at risk"]
-            return at + jnp.maximum(self.fun(x, sample) - at, 0) / (1 - self.level)
+            return at + seen.weight * jnp.maximum(self.fun(x, sample) - at, 0) / (1 - self.level)
 
         return Lowered(tail)
 
@@ -128,9 +136,10 @@ class MeanDeviation(AbstractRisk):
         return {"mean": jnp.mean(values, axis=0), "log deviation": jnp.log(jnp.where(spread > 0, spread, 1))}
 
     def as_objective(self) -> Lowered:
-        def deviating(x: PyTree, numbers: PyTree, sample: PyTree) -> Array:
+        def deviating(x: PyTree, numbers: PyTree, sample: PyTree, seen: Seen = PLAIN) -> Array:
             loss, spread = self.fun(x, sample), jnp.exp(numbers["log deviation"])
-            return loss + self.weight * (spread + (loss - numbers["mean"]) ** 2 / spread) / 2
+            square = seen.weight * (loss - numbers["mean"]) ** 2
+            return seen.weight * loss + self.weight * (spread + square / spread) / 2
 
         return Lowered(deviating)
 
@@ -159,9 +168,9 @@ class Entropic(AbstractRisk):
         return {"risk": (jax.nn.logsumexp(scaled, axis=0) - jnp.log(values.shape[0])) / self.aversion}
 
     def as_objective(self) -> Lowered:
-        def excess(x: PyTree, numbers: PyTree, sample: PyTree) -> Array:
+        def excess(x: PyTree, numbers: PyTree, sample: PyTree, seen: Seen = PLAIN) -> Array:
             at = numbers["risk"]
-            return at + jnp.expm1(self.aversion * (self.fun(x, sample) - at)) / self.aversion
+            return at + seen.weight * jnp.expm1(self.aversion * (self.fun(x, sample) - at)) / self.aversion
 
         return Lowered(excess)
 
@@ -185,13 +194,13 @@ class WorstCase(AbstractRisk):
         return {"worst": jnp.max(jnp.mean(jnp.reshape(values, (values.shape[0], -1)), axis=0))}
 
     def as_objective(self) -> Lowered:
-        def above(x: PyTree, numbers: PyTree, sample: PyTree) -> Array:
-            return self.fun(x, sample) - numbers["worst"]
+        def above(x: PyTree, numbers: PyTree, sample: PyTree, seen: Seen = PLAIN) -> Array:
+            return seen.weight * self.fun(x, sample) - numbers["worst"]
 
-        return Lowered(lambda x, numbers, sample: numbers["worst"], below=Lowered(above, jnp.zeros(())))
+        return Lowered(lambda x, numbers, sample, seen=None: numbers["worst"], below=Lowered(above, jnp.zeros(())))
 
     def as_constraint(self, bound: Array) -> Lowered:
-        return Lowered(lambda x, numbers, sample: self.fun(x, sample), bound)
+        return Lowered(lambda x, numbers, sample, seen=PLAIN: seen.weight * self.fun(x, sample), bound)
 
 
 class ChanceOf(AbstractRisk):
@@ -199,12 +208,17 @@ class ChanceOf(AbstractRisk):
 
     fun: Callable[..., Array]
 
+    narrows: ClassVar[bool] = True
+
     def start(self, values: Values) -> dict[str, Array]:
         size = jnp.mean(jnp.abs(_largest(values)), axis=0)
         return {"width": WIDTH * jnp.where(size > 0, size, 1)}
 
     def as_objective(self) -> Lowered:
-        return Lowered(lambda x, numbers, sample: _happens(_largest(self.fun(x, sample)[None])[0], numbers["width"]))
+        def happens(x: PyTree, numbers: PyTree, sample: PyTree, seen: Seen = PLAIN) -> Array:
+            return _happens(_largest(self.fun(x, sample)[None])[0], numbers["width"], seen)
+
+        return Lowered(happens)
 
     def as_constraint(self, bound: Array) -> Lowered:
         return self.as_objective()._replace(bound=bound)
@@ -215,7 +229,7 @@ def Chance(fun: Callable[..., Array], probability: ArrayLike | None = None, **op
 
     Without a probability it is the chance itself, to be minimised. Values and certificates are those of the event; only
     the direction of a step is that of a rounded one, over a fifth of the size that the event's function has at the
-    start. Far from where the event begins that has no slope, and a run may not find back: bound x by within=.
+    start and less and less as the run goes on.
 
     Arguments:
         fun: above 0 where the event happens.
@@ -227,7 +241,6 @@ def Chance(fun: Callable[..., Array], probability: ArrayLike | None = None, **op
     ...     lambda x, z: x,
     ...     samples=lx.Distribution(jax.random.normal),
     ...     constraints={"short": lx.risk.Chance(lambda x, z: z - x, 0.1)},
-    ...     within=lx.sets.Box(0.0, 5.0),
     ... )
     >>> result = lx.solve(problem, jnp.asarray(0.0), iterations=4000, batch_size=32)
     >>> round(float(result.x), 1)
@@ -250,6 +263,8 @@ class Quantile(AbstractRisk):
     fun: Callable[..., Array]
     level: float
 
+    narrows: ClassVar[bool] = True
+
     def __check_init__(self) -> None:
         _check("Quantile", "level", self.level, 0, 1)
 
@@ -258,23 +273,27 @@ class Quantile(AbstractRisk):
         return {"quantile": jnp.quantile(values, self.level, axis=0), "width": WIDTH * jnp.where(size > 0, size, 1)}
 
     def as_objective(self) -> Lowered:
-        def above(x: PyTree, numbers: PyTree, sample: PyTree) -> Array:
-            return _happens(self.fun(x, sample) - numbers["quantile"], numbers["width"])
+        def above(x: PyTree, numbers: PyTree, sample: PyTree, seen: Seen = PLAIN) -> Array:
+            return _happens(self.fun(x, sample) - numbers["quantile"], numbers["width"], seen)
 
         share = jnp.asarray(1 - self.level)
-        return Lowered(lambda x, numbers, sample: jnp.sum(numbers["quantile"]), below=Lowered(above, share))
+        return Lowered(lambda x, numbers, sample, seen=None: jnp.sum(numbers["quantile"]), below=Lowered(above, share))
 
     def as_constraint(self, bound: Array) -> Lowered:
-        def above(x: PyTree, numbers: PyTree, sample: PyTree) -> Array:
-            return _happens(self.fun(x, sample) - bound, numbers["width"])
+        def above(x: PyTree, numbers: PyTree, sample: PyTree, seen: Seen = PLAIN) -> Array:
+            return _happens(self.fun(x, sample) - bound, numbers["width"], seen)
 
         return Lowered(above, jnp.asarray(1 - self.level))
 
 
 def _largest(values: Values) -> Float[Array, " n"]:
+    """Of each sample's entries."""
     return jnp.max(jnp.reshape(values, (values.shape[0], -1)), axis=1)
 
 
-def _happens(event: Array, width: Array) -> Array:
-    """1 where the event is above 0, with the gradient of a rounded step."""
-    return Proxy(event > 0, jax.nn.sigmoid(event / jax.lax.stop_gradient(width)))
+def _happens(event: Array, width: Array, seen: Seen) -> Array:
+    """1 where the event is above 0, with the gradient of a rounded step; times the sample's weight."""
+    width, k = jax.lax.stop_gradient(width), jnp.asarray(seen.iteration, event.dtype)
+    share, narrow = FAR_SHARE / (1 + k / SETTLING), width * (1 + k / SETTLING) ** -NARROWING
+    near, far = jax.nn.sigmoid(event / narrow), 0.5 + jnp.arctan(WIDTH * event / width) / jnp.pi
+    return Proxy(seen.weight * (event > 0), seen.weight * ((1 - share) * near + share * far))

@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 from lariax.tuned.constants import (
     ARRIVING_POWER,
     AVERAGE_POWER,
+    EARLY,
     FORGET_FAST,
     GRADIENT_MEMORY,
     JUMPY_SAMPLES,
     MIXED,
+    MIXED_EARLY,
     MIXING_RATE,
     MOST_JUMPY,
     SETTLING,
@@ -83,7 +85,8 @@ def mixing_theta(xp: Any, averaging: Averaging, theta: Any, k: Any) -> Any:
     """theta, longer while x goes one way or at random, shorter when it keeps coming back.
 
     Steps of random directions end ||x - average||^2 / (sum of ||dx||^2) of about 1 away, steps that are called back to
-    a solution 2 / (eta h k), if h is the curvature. So eta ends where eta h k = 2 / MIXED.
+    a solution 2 / (eta h k), if h is the curvature. So eta ends where eta h k = 2 / MIXED; early in a run it is longer.
     """
     change = MIXING_RATE / (k + SETTLING + MIXING_RATE)
-    return theta * xp.where(averaging.spread > MIXED, 1 + change, 1 - change)
+    mixed = MIXED + (MIXED_EARLY - MIXED) / (1 + k / EARLY)
+    return theta * xp.where(averaging.spread > mixed, 1 + change, 1 - change)

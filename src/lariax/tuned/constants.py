@@ -221,9 +221,11 @@ JUMP_STEPS, JUMP_PART, JUMP_RATIO = 4.0, 8.0, 4.0
 """A gradient jumps if over so many steps it changes by JUMP_PART * JUMP_RATIO times more than over a JUMP_PART of that:
 a smooth one would change by JUMP_PART times more."""
 
-MIXED, MIXING_RATE = 0.1, 2.0
+MIXED, MIXED_EARLY, MIXING_RATE = 0.25, 0.1, 2.0
 """Steps are so long that x is called back 2 / MIXED times within a run: few enough to cross little of what is not
-linear, enough to forget where it came from. theta follows like k^MIXING_RATE at most."""
+linear, enough to forget where it came from; 2 / MIXED_EARLY times in the first EARLY iterations, about. theta follows
+like k^MIXING_RATE at most. With 0.1 throughout a CVaR portfolio ended at 2.4 limits, 2.1 of them bias, with 0.25 at
+1.6; in 156 iterations a quantile regression ended at 2.9 with 0.25."""
 
 AVERAGE_POWER, ARRIVING_POWER = 0.5, 4.0
 """Iterate j has the weight j^AVERAGE_POWER in an average, which costs 1/8 of the variance where iterates are
