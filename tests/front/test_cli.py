@@ -83,7 +83,7 @@ def solved(place):
 
 
 class TestSolve:
-    def test_watched(self, lariax, monkeypatch):
+    def test_watched(self, lariax, solved, monkeypatch):  # `solved` has the first folder of its name
         """The address is told before the run, the page is asked while it goes on, and gone with the command."""
         seen, call = [], report.Watch.__call__
 

@@ -52,7 +52,7 @@ WORDS = {
     ),
     "samples that depend on x": (
         lambda: lx.Distribution(lambda key, x: x),
-        r"a sample cannot depend on x where it is drawn. Draw what does not.* z = g\(x, noise\).*score function",
+        r"a sample cannot depend on x where it is drawn. Draw what does not.* z = g\(x, noise\).*log_density=",
     ),
     "an array indexed by a name": (
         lambda: by_name(lx.Dataset(np.ones((3, 2)))),
