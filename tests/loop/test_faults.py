@@ -209,6 +209,7 @@ class TestInterrupts:
             [sys.executable, "-c", STUCK], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as process:
             assert process.stdout.readline() == "compiling\n"
+            time.sleep(0.5)  # until the main thread is in native code
             process.terminate()
             said = process.stderr.readline()
             assert said.startswith("lariax: SIGTERM has come, but a program is being compiled: the run ends after that")
