@@ -8,6 +8,7 @@ import pandas as pd
 import polars as pl
 import pytest
 import scipy.sparse
+from readable import ReadableConstraint
 from scipy.optimize import NonlinearConstraint
 from sklearn import config_context
 from sklearn.base import clone
@@ -42,7 +43,7 @@ def of_networks(estimator):
 SLOW = [
     ls.ConstrainedClassifier({"error": ls.at_most(0.8)}, kept=0.5),
     ls.ConstrainedClassifier({"accuracy": ls.at_least(0.2)}, promise="training"),
-    ls.ConstrainedClassifier({"cost": NonlinearConstraint(dear_misses, -np.inf, 0.8)}),
+    ls.ConstrainedClassifier({"cost": ReadableConstraint(dear_misses, -np.inf, 0.8)}),
     ls.NeymanPearsonClassifier(promise="training"),
     ls.ConstrainedClassifier(hidden=(8,)),
     ls.ConstrainedClassifier({"error": ls.at_most(0.7)}, hidden=(8,)),

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from readable import ReadableConstraint
 from scipy.optimize import Bounds, LinearConstraint, NonlinearConstraint, nnls
 from scipy.stats import binom
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -38,7 +39,7 @@ def lateness(y, prediction):
     [
         ls.ConstrainedRegressor({"squared_error": ls.at_most(1e4), "mean_error": ls.at_most(100.0)}),
         ls.ConstrainedRegressor({"coverage": ls.at_least(0.6)}, promise="training"),
-        ls.ConstrainedRegressor({"late": NonlinearConstraint(lateness, -np.inf, 1e3)}),
+        ls.ConstrainedRegressor({"late": ReadableConstraint(lateness, -np.inf, 1e3)}),
         ls.ConstrainedRegressor(hidden=(8,)),
         ls.ConstrainedRegressor({"coverage": ls.at_least(0.6)}, hidden=(8,)),
     ],
