@@ -12,10 +12,10 @@ pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]
 def test_a_policy_with_a_budget_spends_less():
     import policy
 
-    free, bounded = (policy.train(iterations=60, episodes=64, budget=budget) for budget in (1e6, 0.1))
+    free, bounded = (policy.train(iterations=60, episodes=64, budget=budget) for budget in (1e6, 1.0))
     assert free[2] == 0
     assert bounded[2] > 0
-    assert bounded[1] < free[1]
+    assert bounded[1] < 1.2 < free[1]
 
 
 def test_a_bound_on_forgetting():
