@@ -34,7 +34,7 @@ METHODS = {
     "Optax": lx.Optax(optax.adam(1e-2)),
     "GradientTracking": lx.rivals.GradientTracking(step_size=0.1),
     "ProxPDA": lx.rivals.ProxPDA(step_size=0.1, penalty=1.0),
-    "SpiderADMM": lx.rivals.SpiderADMM(step_size=0.1, penalty=1.0),
+    "SpiderADMM": lx.rivals.SpiderADMM(step_size=0.02, penalty=1.0),
 }
 D, ROWS, BATCH, ITERATIONS = 6000, 4096, 16, 50
 AGENTS, P_EACH = 64, 128
