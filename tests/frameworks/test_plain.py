@@ -17,12 +17,20 @@ def close(one, other):
     torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
 
 
+@pytest.fixture
+def double():
+    """Compiled sums are rounded in another order, and single precision shows it."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
 LONG = [pytest.param(backend, marks=pytest.mark.long) for backend in ("aot_eager", "inductor")]
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute", "ignore:.*deprecated", "ignore::SyntaxWarning")  # of theirs
 @pytest.mark.parametrize("backend", ["eager", *LONG])
-def test_a_compiled_step(backend):
+def test_a_compiled_step(backend, double):
     """The step as a whole: what numbers of the host decide stays outside of what is compiled."""
     if backend == "inductor" and not shutil.which("g++"):
         pytest.skip("inductor compiles C++")
@@ -41,8 +49,8 @@ def test_a_compiled_step(backend):
     for x, y in loader():
         step(x, y)
     weights, alone = plain()
-    torch.testing.assert_close(flat(model), weights, rtol=0, atol=1e-4)  # single precision, in another order
-    assert own["mean"] == pytest.approx(alone["mean"], rel=1e-3)
+    close(flat(model), weights)
+    assert own["mean"] == pytest.approx(alone["mean"], rel=1e-4)
     assert own["mean"] > 0
     assert own.core.looks("mean") == alone.core.looks("mean") > 4  # gradients are measured
 
@@ -50,10 +58,10 @@ def test_a_compiled_step(backend):
 def test_a_compiled_graph_that_is_used_once_wants_a_shared_tensor():
     model = network()
     compiled, own = torch.compile(model, backend="aot_eager"), multipliers(model)
-    for x, y in loader(8):
+    for x, y in loader():
         out = compiled(x)
         own.lagrangian(*rows(out, y), shared=out).backward()
-    assert own.core.looks("mean") > 1
+    assert own.core.looks("mean") == plain()[1].core.looks("mean") > 4
 
 
 def test_a_scaled_loss():
