@@ -327,17 +327,17 @@ def test_an_infeasible_problem_is_recognised():
             "plane": lx.Equal(lambda x, z: x[0] - 3 + 0.2 * z, samples=normal()),
         },
     )
-    result = lx.solve(problem, jnp.full(3, 0.1), TRACKED, iterations=1_000, batch_size=2)
-    assert result.status == "infeasible_stationary"
-    assert not result.success
-    assert np.isfinite(result.x).all()
+    for seed in range(4):
+        result = lx.solve(problem, jnp.full(3, 0.1), TRACKED, iterations=1_000, batch_size=2, seed=seed)
+        assert result.status == "infeasible_stationary"
+        assert not result.success
+        assert np.isfinite(result.x).all()
 
     # dependent rows have large weights, and these curvature: a penalty that follows it would grow without end
     for seed in range(4):
-        result = lx.solve(
-            problem, jnp.full(3, 0.1), TRACKED, iterations=1_000, batch_size=2, seed=seed, record_every=10
-        )
-        assert result.status == "infeasible_stationary"
+        result = lx.solve(problem, jnp.full(3, 0.1), TRACKED, iterations=250, batch_size=2, seed=seed, record_every=10)
+        assert result.status in ("infeasible_stationary", "stalled")  # x may still be on its way to the least violation
+        assert not result.success
         assert result.history["curvature"].max() < 1e3
 
 
