@@ -78,3 +78,8 @@ def on_device(value: Any, dtype: Any = None) -> Array:
     if isinstance(value, np.ndarray | np.generic | bool | int | float):
         return jax.device_put(np.asarray(value, dtype), may_alias=False)
     return jnp.asarray(value, dtype)
+
+
+def on_host(value: Array) -> Any:
+    """`np.asarray`, unless other processes have parts of the array: then it stays where it is."""
+    return np.asarray(value) if value.is_fully_addressable or value.is_fully_replicated else value

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
+from lariax.compilation import on_host
 from lariax.formulas import least_weights, storm
 from lariax.methods._base import AbstractMethod, Answer, Diagnosis, Needs, check_known, check_positive
 from lariax.methods._survey import (
@@ -402,7 +403,7 @@ class TrackedLagrangian(AbstractMethod):
 
     def diagnose(self, oracle: Oracle, state: TrackedState, k: Float[Array, ""]) -> Diagnosis:
         """Violated: by more than five standard errors, and a thousandth of the run's length."""
-        s = jax.tree.map(_fetched, state.rule)  # for NumPy nothing has to be compiled
+        s = jax.tree.map(on_host, state.rule)  # for NumPy nothing has to be compiled
         size = np.sum(np.asarray(state.x) ** 2) if state.x.is_fully_addressable else float(_square(state.x))
         left = violation(np, oracle.layout.inequality, s.multipliers, s.constraints) ** 2
         far = left > VIOLATED_LENGTH**2 * (1 + size) * diagonal(np, s.shape.gram)
@@ -444,11 +445,6 @@ class TrackedLagrangian(AbstractMethod):
 
 def _in_metric(oracle: Oracle, state: TrackedState) -> Oracle:
     return oracle if state.metric is None else replace(oracle, scaling=state.metric)
-
-
-def _fetched(leaf: Array) -> Any:
-    """On the host, unless other processes have parts of it: vectors like x that are cut."""
-    return np.asarray(leaf) if leaf.is_fully_addressable or leaf.is_fully_replicated else leaf
 
 
 def _square(vector: Array) -> Float[Array, ""]:

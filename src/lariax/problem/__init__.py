@@ -20,7 +20,8 @@ from lariax.problem._meshes import (
 from lariax.problem._modules import arrays_of, closed, opened
 from lariax.problem._precision import narrowed, warn_of_float32
 from lariax.problem._problem import Problem
-from lariax.problem._sources import AbstractSource, Dataset, Distribution, Stratified, Stream, as_key, leading_axis
+from lariax.problem._sources import AbstractSource, Dataset, Distribution, Stratified, as_key, leading_axis
+from lariax.problem._stream import Stream
 from lariax.problem._units import probes, units
 
 __all__ = [
