@@ -73,8 +73,10 @@ def lines() -> list[str]:
         f"x of {D:,} entries, {M} noisy equalities, {DRAWS:,} draws: error bars of the objective, of all multipliers "
         f"(mean standard error {of_y:.3g}) and of three entries of x ({of_x:.3g}) took {with_compiling:.1f} s of CPU "
         f"with compiling, {without:.1f} s the second time. Then the peak of the process's memory was {taken / 1e6:.0f} "
-        f"MB above where it was before the call, with {TIMES} times as many entries {more / 1e6:.0f} MB: it grows by "
-        f"{copies:.1f} copies of x, ten of them in MINRES. J alone would be {M}.",
+        f"MB above where it was before the call, with {TIMES} times as many entries {more / 1e6:.0f} MB, which is "
+        f"{more / (8 * D * TIMES):.1f} copies of x; the difference of the two is {copies:.1f} copies of the entries "
+        f"added (a peak differs by some MB from process to process). Compiled, the solver of linear systems has nine: "
+        f"the point, the right-hand side, SYMMLQ's four vectors and three of XLA's. J alone would be {M}.",
     ]
 
 

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from lariax.inference import Entry, shown
+from lariax.inference import TableLine, shown
 from lariax.report._forest import _axes, _forest
 
 
 def entry(estimate, error, law="normal"):
-    return Entry("x", "x", estimate, error, estimate - 2 * error, estimate + 2 * error, law)
+    return TableLine("x", "x", estimate, error, estimate - 2 * error, estimate + 2 * error, law)
 
 
 def test_one_axis_where_bars_can_be_seen_on_it():
@@ -24,7 +24,7 @@ def test_around_each_estimate_where_they_could_not():
 
 def test_what_is_not_known_has_no_bar():
     nan = float("nan")
-    unknown = Entry("multipliers", "c", nan, nan, nan, nan, "undetermined")
+    unknown = TableLine("multipliers", "c", nan, nan, nan, nan, "undetermined")
     page = str(_forest("Multipliers", [unknown, entry(1.0, 0.1)]))
     assert page.count("<svg") == 1
     assert "undetermined" in page

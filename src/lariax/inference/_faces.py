@@ -22,7 +22,7 @@ SETTLED = 16  # disturbances of the gradient under which a face must stay the sa
 REACH = 3.0  # standard errors of which each is at most
 
 
-class Rows(NamedTuple):
+class FaceRows(NamedTuple):
     """Residuals at a point, their gradients, and which of them are inequalities.
 
     `bends` are the second derivatives of the rows that are not linear, by row: each is a number times the identity on
@@ -49,26 +49,26 @@ def has_rows(term: AbstractProximable) -> bool:
     return isinstance(term, Everything | AbstractIntervals | Simplex | L2Ball | HalfSpace | Affine)
 
 
-def rows_of(oracle: Oracle, z: Vector) -> Rows:
+def rows_of(oracle: Oracle, z: Vector) -> FaceRows:
     """All rows of the problem's set."""
     d = z.size
     x = _unravel(oracle, z)
     places = _unravel(oracle, np.arange(d))
     found = _collect(oracle.problem.simple, x, places, d)
     if not found:
-        return Rows(np.zeros(0), np.zeros((0, d)), np.zeros(0, bool), {})
+        return FaceRows(np.zeros(0), np.zeros((0, d)), np.zeros(0, bool), {})
     bends: dict[int, Vector] = {}
     for part, start in zip(found, np.cumsum([0, *(part.values.size for part in found)]), strict=False):
         bends |= {int(start) + i: bend for i, bend in part.bends.items()}
     values, gradients, inequality = (np.concatenate([part[k] for part in found]) for k in range(3))
-    return Rows(values, gradients, inequality, bends)
+    return FaceRows(values, gradients, inequality, bends)
 
 
-def _collect(term: AbstractProximable, x: PyTree, places: PyTree, d: int) -> list[Rows]:
+def _collect(term: AbstractProximable, x: PyTree, places: PyTree, d: int) -> list[FaceRows]:
     if isinstance(term, Everything):
         return []
     if isinstance(term, Product):
-        parts: list[list[Rows]] = []
+        parts: list[list[FaceRows]] = []
         term._map(lambda part, piece, where: parts.append(_collect(part, piece, where, d)), x, places)
         return [rows for part in parts for rows in part]
     flat, where = _flat(x), _flat(places).astype(int)
@@ -93,7 +93,7 @@ def _collect(term: AbstractProximable, x: PyTree, places: PyTree, d: int) -> lis
     return [_rows(basis @ flat - coordinates, basis, False, where, d)]
 
 
-def _intervals(flat: Vector, lower: Vector, upper: Vector, where: np.ndarray, d: int) -> list[Rows]:
+def _intervals(flat: Vector, lower: Vector, upper: Vector, where: np.ndarray, d: int) -> list[FaceRows]:
     eye = np.eye(flat.size)
     both, low, high = lower == upper, (lower > -np.inf) & (lower < upper), (upper < np.inf) & (lower < upper)
     return [
@@ -103,10 +103,10 @@ def _intervals(flat: Vector, lower: Vector, upper: Vector, where: np.ndarray, d:
     ]
 
 
-def _rows(values: Any, gradients: Float[np.ndarray, "a k"], inequality: bool, where: np.ndarray, d: int) -> Rows:
+def _rows(values: Any, gradients: Float[np.ndarray, "a k"], inequality: bool, where: np.ndarray, d: int) -> FaceRows:
     wide = np.zeros((len(gradients), d))
     wide[:, where] = gradients
-    return Rows(np.asarray(values, float), wide, np.full(len(gradients), inequality), {})
+    return FaceRows(np.asarray(values, float), wide, np.full(len(gradients), inequality), {})
 
 
 # --- any other set, and regularisers

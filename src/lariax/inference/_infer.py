@@ -1,6 +1,6 @@
 """`inference`: error bars for the solution, the multipliers, the objective and the constraints."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
@@ -12,24 +12,24 @@ from lariax.inference._errors import InferenceError
 from lariax.inference._faces import unravel
 from lariax.inference._inference import (
     LARGE,
-    Candidate,
     Ends,
     Estimate,
     Form,
     Inference,
-    Row,
+    NamedRows,
+    PossibleSolution,
+    Slope,
     hull,
     quantile,
     reaches,
     standard_errors,
-    unit,
 )
 from lariax.inference._large import fitted_large
-from lariax.inference._models import Fitted, fitted
+from lariax.inference._models import SampleSolution, fitted
 from lariax.inference._moments import Sample
 from lariax.inference._samples import Extras, Wanted, same_rows, sample_of, total
 from lariax.inference._scaling import RandomScaling
-from lariax.inference._system import Model
+from lariax.inference._system import ActiveModel
 from lariax.oracle import Oracle, as_arrays
 from lariax.problem import Dataset, Problem, Stratified, at_home, automatic_axes, opened
 
@@ -122,7 +122,9 @@ def _inferred(
     point = at_home(point, (None,) * len(jax.tree.leaves(point)))  # the algebra is done on the host
     sample = sample_of(problem, point, wanted, seed, extras)
     oracle = sample.oracle
-    vector = oracle.coordinates.ravel(point)
+    leaves = jax.tree.leaves(point)
+    flat = len(leaves) == 1 and leaves[0].ndim == 1 and leaves[0].dtype == oracle.dtype
+    vector = leaves[0] if flat else oracle.coordinates.ravel(point)  # no copy where x is a vector already
     z = np.asarray(vector, float)
     y = np.asarray(oracle.rows_named(multipliers), float)
     threshold = max(SURELY, quantile(confidence) + 1)
@@ -150,15 +152,15 @@ def form_of(oracle: Oracle) -> Form:
     for block in oracle.blocks:
         constraint = oracle.problem.constraints[block.name]
         bound = np.broadcast_to(np.asarray(constraint.bound, float), block.shape)
-        rows.append(Row(block.name, block.rows, block.shape, constraint.sign, bound, block.inequality))
+        rows.append(NamedRows(block.name, block.rows, block.shape, constraint.sign, bound, block.inequality))
     return Form(oracle.coordinates, tuple(rows))
 
 
-def candidates_of(found: Fitted) -> list[Candidate]:
+def candidates_of(found: SampleSolution) -> list[PossibleSolution]:
     return [_candidate(found, model) for model in found.models]
 
 
-def _candidate(found: Fitted, model: Model) -> Candidate:
+def _candidate(found: SampleSolution, model: ActiveModel) -> PossibleSolution:
     """The numbers of a model; those of the set's rows are left out."""
     local = found.local
     d, m, rows = local.slope.size, local.constraints, model.active.size
@@ -169,16 +171,17 @@ def _candidate(found: Fitted, model: Model) -> Candidate:
     own = _clean(standard_errors(covariance))[1 : 1 + d]
     optimism, second = model.second_order(local.noise)
 
-    def spread(gradients: np.ndarray) -> np.ndarray:
+    def spread(slopes: Iterable[Slope]) -> np.ndarray:
+        gradients = np.stack([slope.flat(d) for slope in slopes])
         return gradients @ covariance @ gradients.T
 
-    return Candidate(
+    return PossibleSolution(
         found.point + model.step,
         model.multipliers[:m],
         local.objective + float(slope @ model.step) + optimism,
         values,
         spread,
-        lambda gradients: standard_errors(spread(np.stack(list(gradients)))),
+        lambda slopes: standard_errors(spread(slopes)),
         model.determined[:m],
         local.skew,
         second,
@@ -193,7 +196,7 @@ def _clean(errors: np.ndarray) -> np.ndarray:
 
 
 def assembled(
-    sample: Sample, candidates: list[Candidate], z: np.ndarray, confidence: float, notes: tuple[str, ...] = ()
+    sample: Sample, candidates: list[PossibleSolution], z: np.ndarray, confidence: float, notes: tuple[str, ...] = ()
 ) -> Inference:
     """The numbers in the structure and with the names of the problem."""
     form = form_of(sample.oracle)
@@ -223,12 +226,12 @@ def assembled(
     )
 
 
-def _errors(candidate: Candidate, d: int, m: int) -> np.ndarray:
+def _errors(candidate: PossibleSolution, d: int, m: int) -> np.ndarray:
     """Of (E f, x, y, r); those of a large x are left out."""
     size = 1 + d + 2 * m
-    if d <= LARGE:
-        return _clean(candidate.errors(np.eye(size)))
-    return candidate.errors(unit(size, i) for i in (0, *range(1 + d, size)))
+    places = range(size) if d <= LARGE else (0, *range(1 + d, size))
+    errors = candidate.errors(Slope.unit(d, m, i) for i in places)
+    return _clean(errors) if d <= LARGE else errors
 
 
 def _unasked(x: np.ndarray) -> Ends:
@@ -241,11 +244,11 @@ def _cut(ends: Ends, first: int, last: int) -> Ends:
     return Ends(*(part[first:last] for part in ends))
 
 
-def _edges(row: Row) -> tuple[int, int]:
+def _edges(row: NamedRows) -> tuple[int, int]:
     return row.rows.start, row.rows.stop
 
 
-def _objective(ends: Ends, error: float, candidate: Candidate, confidence: float) -> Estimate:
+def _objective(ends: Ends, error: float, candidate: PossibleSolution, confidence: float) -> Estimate:
     """With both ends moved to where rare large losses may not have been seen.
 
     Where noise matters to second order its share is at worst that of one square, less its mean.
@@ -259,11 +262,11 @@ def _objective(ends: Ends, error: float, candidate: Candidate, confidence: float
     return Estimate(estimate, np.nan, low - more, high + more, "conservative")
 
 
-def _is_second_order(error: float, candidate: Candidate) -> bool:
+def _is_second_order(error: float, candidate: PossibleSolution) -> bool:
     return bool(candidate.second > SECOND * error)
 
 
-def _multiplier(ends: Ends, row: Row, candidate: Candidate) -> Estimate:
+def _multiplier(ends: Ends, row: NamedRows, candidate: PossibleSolution) -> Estimate:
     """With the user's sign; those of inequalities have only one."""
     low = np.maximum(ends.low, 0) if row.inequality else ends.low
     high = np.maximum(ends.high, 0) if row.inequality else ends.high
@@ -276,7 +279,7 @@ def _multiplier(ends: Ends, row: Row, candidate: Candidate) -> Estimate:
     return Estimate(*(part.reshape(row.shape) for part in (estimate, error, low, high, law)))
 
 
-def _value(ends: Ends, row: Row) -> Estimate:
+def _value(ends: Ends, row: NamedRows) -> Estimate:
     """E[fun] in the user's units; an inequality is kept at the solution."""
     high = np.minimum(ends.high, 0) if row.inequality else ends.high
     parts = [row.sign * part.reshape(row.shape) + row.bound for part in (ends.estimate, ends.low, high)]
@@ -306,7 +309,7 @@ def _about(sample: Sample) -> str:
     return f"about the distribution behind the data, from {' + '.join(data)} rows{clusters}"
 
 
-def _objective_notes(error: float, candidate: Candidate) -> tuple[str, ...]:
+def _objective_notes(error: float, candidate: PossibleSolution) -> tuple[str, ...]:
     if not _is_second_order(error, candidate):
         return ()
     return (

@@ -54,14 +54,36 @@ class Wald(NamedTuple):
     p_value: float
 
 
-class Candidate(NamedTuple):
+class Slope(NamedTuple):
+    """The derivative of a number in (E f, x, multipliers, residuals); x=None: 0, which takes no memory."""
+
+    objective: float
+    x: Any
+    multipliers: np.ndarray
+    residuals: np.ndarray
+
+    @classmethod
+    def unit(cls, d: int, m: int, place: int) -> "Slope":
+        """0 but for a 1 at a place among (E f, x, multipliers, residuals)."""
+        of_x = unit(d, place - 1) if 0 < place <= d else None
+        rest = np.zeros(2 * m)
+        if place > d:
+            rest[place - 1 - d] = 1
+        return cls(float(place == 0), of_x, rest[:m], rest[m:])
+
+    def flat(self, d: int) -> np.ndarray:
+        of_x = np.zeros(d) if self.x is None else np.asarray(self.x, float)
+        return np.concatenate([[self.objective], of_x, self.multipliers, self.residuals])
+
+
+class PossibleSolution(NamedTuple):
     """A solution with given rows active: (x, multipliers) with what their covariance needs.
 
     Attributes:
         x, multipliers: of the solution, as vectors; multipliers are those of the residuals.
         objective, residuals: E f and E r there.
-        covariance: of several numbers, from their derivatives in (E f, x, y, r), stacked.
-        errors: their standard errors, from the same one after another.
+        covariance: of several numbers, from their derivatives.
+        errors: their standard errors, one after another.
         determined: which multipliers are.
         skew: the third cumulant of the objective's estimate.
         second: the standard deviation of what noise adds to the objective to second order.
@@ -73,8 +95,8 @@ class Candidate(NamedTuple):
     multipliers: np.ndarray
     objective: float
     residuals: np.ndarray
-    covariance: Callable[[Float[np.ndarray, "q p"]], Float[np.ndarray, "q q"]]
-    errors: Callable[[Iterable[np.ndarray]], np.ndarray]
+    covariance: Callable[[Iterable[Slope]], Float[np.ndarray, "q q"]]
+    errors: Callable[[Iterable[Slope]], np.ndarray]
     determined: np.ndarray
     skew: float
     second: float
@@ -82,7 +104,7 @@ class Candidate(NamedTuple):
     off: Callable[[np.ndarray], float]
 
 
-class Row(NamedTuple):
+class NamedRows(NamedTuple):
     """One named constraint among the residuals."""
 
     name: str
@@ -97,7 +119,7 @@ class Form(NamedTuple):
     """How vectors are the user's x, multipliers and constraints."""
 
     coordinates: Coordinates
-    blocks: tuple[Row, ...]
+    blocks: tuple[NamedRows, ...]
 
     @property
     def d(self) -> int:
@@ -146,7 +168,7 @@ class Inference:
     run_error: PyTree
     off: float
     warnings: tuple[str, ...]
-    candidates: Sequence[Candidate] = field(repr=False)
+    candidates: Sequence[PossibleSolution] = field(repr=False)
     form: Form | None = field(repr=False)
 
     def of(self, function: Callable[..., Any]) -> Estimate:
@@ -165,10 +187,10 @@ class Inference:
         self._check_candidates()
         values, errors, shape = [], [], ()
         for candidate in self.candidates:
-            value, gradients = self._linearized(function, candidate)
+            value, slopes = self._linearized(function, candidate)
             shape = value.shape
             values.append(value.ravel())
-            errors.append(candidate.errors(gradients))
+            errors.append(candidate.errors(slopes))
         ends = hull(np.stack(values), np.stack(errors), self.confidence)
         return Estimate(*(part.reshape(shape) for part in ends))
 
@@ -180,8 +202,8 @@ class Inference:
                 "a Wald test needs a normal law, and rows that may or may not be active make it another one: "
                 f"{self.warnings[0] if self.warnings else ''} Look at the interval of inference.of(restriction)."
             )
-        value, gradients = self._linearized(restriction, self.candidates[0])
-        covariance = self.candidates[0].covariance(np.stack(list(gradients)))
+        value, slopes = self._linearized(restriction, self.candidates[0])
+        covariance = self.candidates[0].covariance(slopes)
         rank = int(np.linalg.matrix_rank(covariance, hermitian=True))
         if rank < value.size:
             raise ValueError(
@@ -199,7 +221,7 @@ class Inference:
         assert self.form is not None
         d, m, candidate = self.form.d, self.form.m, self.candidates[0]
         if d <= LARGE:
-            return candidate.covariance(np.eye(d, 1 + d + 2 * m, 1))
+            return candidate.covariance(Slope.unit(d, m, 1 + i) for i in range(d))
 
         def product(v: np.ndarray) -> np.ndarray:
             return candidate.product(np.ravel(v))
@@ -227,9 +249,9 @@ class Inference:
             )
 
     def _linearized(
-        self, function: Callable[..., Any], candidate: Candidate
-    ) -> tuple[np.ndarray, Iterator[np.ndarray]]:
-        """A function of the solution, and its derivatives in (E f, x, y, r), one value after another."""
+        self, function: Callable[..., Any], candidate: PossibleSolution
+    ) -> tuple[np.ndarray, Iterator[Slope]]:
+        """A function of the solution, and the derivatives of its values one after another."""
         form = self.form
         assert form is not None
         both = _takes_multipliers(function)
@@ -244,11 +266,11 @@ class Inference:
         if not jnp.issubdtype(value.dtype, jnp.floating):
             raise TypeError(f"the function must return numbers of floating point, found {value.dtype}.")
 
-        def row(i: int) -> np.ndarray:
+        def slope(i: int) -> Slope:
             of_x, of_y = pull(jnp.asarray(unit(value.size, i), value.dtype).reshape(value.shape))
-            return np.concatenate([[0.0], of_x, of_y, np.zeros(form.m)])
+            return Slope(0.0, of_x, np.asarray(of_y, float), np.zeros(form.m))
 
-        return np.asarray(value, float), map(row, range(value.size))
+        return np.asarray(value, float), map(slope, range(value.size))
 
 
 def _takes_multipliers(function: Callable[..., Any]) -> bool:

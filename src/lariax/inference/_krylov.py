@@ -1,7 +1,7 @@
-"""K^-1 without matrices: MINRES on Hessian-vector products, the whole of it compiled.
+"""K^-1 without matrices: SYMMLQ on Hessian-vector products, the whole of it compiled.
 
 No row of J is formed: J^T w and J v come with the Hessian's product, as the derivative of (gradient of the Lagrangian,
-residuals) along (v, w). So a solution takes some eight vectors like x, however many constraints there are.
+residuals) along (v, w). SYMMLQ keeps four vectors, one less than MINRES, and products are summed up in one of them.
 """
 
 from typing import NamedTuple
@@ -41,27 +41,29 @@ class System(eqx.Module):
     Attributes:
         sample: the samples that the curvature is of.
         z, y: the point, and the multipliers.
-        gradient: of the Lagrangian, which presses x on the face.
+        gradient: of the Lagrangian, which presses x on the face; None: x is free.
         active: the rows that K has; the others are 0 in what it is applied to, and in what comes out.
     """
 
     sample: Sample
     z: Vector
     y: Multipliers
-    gradient: Vector
+    gradient: Vector | None
     active: Bool[Array, " m"]
 
     @property
     def oracle(self) -> Oracle:
         return self.sample.oracle
 
-    def times(self, vector: Both) -> Both:
+    def times(self, vector: Both, start: Both | None = None) -> Both:
+        """K vector, added to `start`."""
+        start = Both(jnp.zeros_like(vector.z), jnp.zeros_like(vector.y)) if start is None else start
         if self.oracle.is_free:
-            along, bend = vector.z, jnp.zeros((), vector.z.dtype)
-        else:
-            along, bend = tangent_and_bend(self.oracle, self.z, self.gradient, vector.z)
-        of_z, of_y = product(self.sample, self.z, self.y, along, self.held(vector.y))
-        return self.kept(of_z + bend, of_y)
+            of_z, of_y = product(self.sample, self.z, self.y, vector.z, self.held(vector.y), start)
+            return Both(of_z, self.held(of_y))
+        along, bend = tangent_and_bend(self.oracle, self.z, self._gradient, vector.z)
+        of_z, of_y = product(self.sample, self.z, self.y, along, self.held(vector.y), start.scaled(0))
+        return start.plus(1, self.kept(of_z + bend, of_y))
 
     def kept(self, of_z: Vector, of_y: Multipliers) -> Both:
         """The part along the face and of the active rows."""
@@ -69,7 +71,16 @@ class System(eqx.Module):
 
     def along(self, vector: Vector) -> Vector:
         """A direction, as far as x can move that way."""
-        return vector if self.oracle.is_free else tangent_and_bend(self.oracle, self.z, self.gradient, vector)[0]
+        return vector if self.oracle.is_free else tangent_and_bend(self.oracle, self.z, self._gradient, vector)[0]
+
+    def bend(self, vector: Vector) -> Vector:
+        """What the face's curvature adds along it."""
+        return self.along(tangent_and_bend(self.oracle, self.z, self._gradient, vector)[1])
+
+    @property
+    def _gradient(self) -> Vector:
+        assert self.gradient is not None
+        return self.gradient
 
     def held(self, rows: Multipliers) -> Multipliers:
         return jnp.where(self.active, rows, 0)
@@ -97,28 +108,40 @@ def tangent_and_bend(oracle: Oracle, z: Vector, gradient: Vector, vector: Vector
 
 
 class _Lanczos(NamedTuple):
-    """Where MINRES stands: two Lanczos vectors and two directions, the rotation, what is left of the residual."""
+    """Where SYMMLQ stands.
+
+    Attributes:
+        solution: so far.
+        direction: orthogonal to those taken; the next one is made of it and of the next Lanczos vector.
+        before, own: the last two Lanczos vectors.
+        beta, delta, epsilon, cosine, sine: of the tridiagonal matrix and its factors.
+        taken: how far the last two steps went.
+        shrunk: the least residual that the vectors allow, that of MINRES.
+        left: the residual that there would be if it ended here.
+    """
 
     solution: Both
-    vectors: tuple[Both, Both]
-    directions: tuple[Both, Both]
+    direction: Both
+    before: Both
+    own: Both
     beta: Float[Array, ""]
     delta: Float[Array, ""]
     epsilon: Float[Array, ""]
     cosine: Float[Array, ""]
     sine: Float[Array, ""]
+    taken: tuple[Float[Array, ""], Float[Array, ""]]
+    shrunk: Float[Array, ""]
     left: Float[Array, ""]
     steps: Int[Array, ""]
 
 
 @compiled(briefly=True)
-def minres(
-    system: System, right: Both, precise: Float[Array, ""], most: Int[Array, ""]
-) -> tuple[Both, Float[Array, ""]]:
-    """K^-1 right, and the length of what is left, right - K (that). With most=0, K right instead, by the same program.
+def symmlq(system: System, right: Both, precise: Float[Array, ""], most: Int[Array, ""]) -> Both:
+    """K^-1 right, for a symmetric K that need not be definite.
 
-    C. C. Paige, M. A. Saunders, "Solution of sparse indefinite systems of linear equations", SIAM Journal on Numerical
-    Analysis 12 (1975).
+    With T the tridiagonal matrix of Lanczos's vectors V and T = L Q, the solution is V Q^T L^-1 e_1 |right|. Columns of
+    V Q^T are made one by one and never change. The last one is replaced when it ends: C. C. Paige, M. A. Saunders,
+    "Solution of sparse indefinite systems of linear equations", SIAM Journal on Numerical Analysis 12 (1975).
 
     Arguments:
         precise: the length of the residual, beside that of `right`, at which to end.
@@ -127,40 +150,47 @@ def minres(
     size = right.length()
     zero, none = jnp.zeros_like(size), right.scaled(0)
     unit = right.scaled(1 / jnp.where(size > 0, size, 1))
-    start = _Lanczos(none, (none, unit), (none, none), zero, zero, zero, zero - 1, zero, size, jnp.int32(0))
+    start = _Lanczos(
+        none, unit, none, unit, zero, zero, zero, zero - 1, zero, (zero, zero), size, size, jnp.int32(0)
+    )  # fmt: skip
 
     def goes_on(now: _Lanczos) -> Bool[Array, ""]:
         return (now.left > precise * size) & (now.steps < most)
 
-    found = jax.lax.while_loop(goes_on, lambda now: _next(system, now), start).solution
-    solving = most > 0
-    found = jax.tree.map(lambda a, b: jnp.where(solving, a, b), found, right)
-    product = system.times(found)
-    return jax.tree.map(lambda a, b: jnp.where(solving, a, b), found, product), right.plus(-1, product).length()
+    return jax.lax.while_loop(goes_on, lambda now: _next(system, now, precise * size, most), start).solution
 
 
-def _next(system: System, now: _Lanczos) -> _Lanczos:
-    """A Lanczos vector more, and the least residual with it."""
-    before, own = now.vectors
-    new = system.times(own).plus(-now.beta, before)
+def _next(system: System, now: _Lanczos, enough: Float[Array, ""], most: Int[Array, ""]) -> _Lanczos:
+    """A Lanczos vector more, and the step that it allows."""
+    own, tiny = now.own, jnp.finfo(now.beta.dtype).tiny
+    new = system.times(own, now.before.scaled(-now.beta))
     alpha = new.dot(own)
     new = new.plus(-alpha, own)
     beta = new.length()
+    new = new.scaled(1 / jnp.where(beta > 0, beta, 1))
     delta = now.cosine * now.delta + now.sine * alpha
     gamma = now.sine * now.delta - now.cosine * alpha
-    length = jnp.maximum(jnp.hypot(gamma, beta), jnp.finfo(beta.dtype).tiny)
+    length = jnp.maximum(jnp.hypot(gamma, beta), tiny)
     cosine, sine = gamma / length, beta / length
-    older, old = now.directions
-    direction = own.plus(-now.epsilon, older).plus(-delta, old).scaled(1 / length)
+    older, old = now.taken
+    first = jnp.where(now.steps == 0, now.shrunk, -now.epsilon * older - delta * old)
+    step, last = first / length, first / jnp.where(jnp.abs(gamma) > tiny, gamma, tiny)
+    shrunk = sine * now.shrunk
+    left = shrunk / jnp.maximum(jnp.abs(cosine), tiny)
+    ends = (left <= enough) | (now.steps + 1 >= most)
+    along, aside = jnp.where(ends, last, step * cosine), jnp.where(ends, 0, step * sine)
     return _Lanczos(
-        now.solution.plus(cosine * now.left, direction),
-        (own, new.scaled(1 / jnp.where(beta > 0, beta, 1))),
-        (old, direction),
+        now.solution.plus(along, now.direction).plus(aside, new),
+        now.direction.scaled(sine).plus(-cosine, new),
+        own,
+        new,
         beta,
         -now.cosine * beta,
         now.sine * beta,
         cosine,
         sine,
-        sine * now.left,
+        (old, step),
+        shrunk,
+        left,
         now.steps + 1,
     )

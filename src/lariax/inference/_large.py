@@ -1,4 +1,4 @@
-"""Error bars without matrices: Hessian-vector products, MINRES, and forward differentiation sample by sample.
+"""Error bars without matrices: Hessian-vector products, SYMMLQ, and forward differentiation sample by sample.
 
 The curvature and the noise are estimated from some of the samples, the means from all of them. x keeps to the face of
 its set, which the proximal map tells. Numbers are dealt with one after another, so that however many there are, a few
@@ -15,8 +15,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from lariax.inference._errors import InferenceError
-from lariax.inference._inference import Candidate, unit
-from lariax.inference._krylov import Both, System, minres, tangent_and_bend
+from lariax.inference._inference import PossibleSolution, Slope
+from lariax.inference._krylov import Both, System, symmlq
 from lariax.inference._models import KINKED, REACH, choices_of, kinked
 from lariax.inference._moments import Load, Means, Sample, covariance, means, weighted
 from lariax.inference._samples import part_of
@@ -28,7 +28,7 @@ CURVED = 1024  # samples for the curvature, twice: to solve with and to check wi
 VARIED = 2048  # samples for the noise
 MOST_STEPS = 8  # of Newton's method
 SMALL = 0.01  # of the noise: a residual that counts as none
-PRECISE, MOST_PRODUCTS = 1e-5, 400  # of MINRES
+PRECISE, MOST_PRODUCTS = 1e-5, 400  # of SYMMLQ
 INEXACT = 100  # times as long the residual may be by rounding
 FLAT = 1e-3  # by which a projection may change what it projected
 UNEXPLAINED = 0.3  # of a right-hand side, on other samples than those it was solved with
@@ -37,7 +37,7 @@ UNEXPLAINED = 0.3  # of a right-hand side, on other samples than those it was so
 class Large(NamedTuple):
     """The solution on the samples, as far as it is known without matrices."""
 
-    candidates: list[Candidate]
+    candidates: list[PossibleSolution]
     ambiguous: Bool[np.ndarray, " m"]
     complete: bool
 
@@ -96,8 +96,10 @@ def _settled(sample: Sample, z: Array, y: Vector) -> _Place:
     least: float = max(SMALL * float(_noise(place).length()), rounding)
     for _ in range(MOST_STEPS):
         if float(place.residual.length()) <= least:
-            return place
-        dz, dy = solve(place, place.residual.scaled(-1))
+            return _without_gradient(place)
+        right, place = place.residual.scaled(-1), _without_gradient(place)
+        dz, dy = solve(place, right)
+        del right
         z = _within(sample.oracle, place.system.z + dz)
         y = np.where(active, np.asarray(place.system.y + dy), 0)
         active = ~inequality | (active & (y > 0)) | (~active & (np.asarray(place.seen.residuals) > 0))
@@ -111,7 +113,13 @@ def _settled(sample: Sample, z: Array, y: Vector) -> _Place:
 def _place(sample: Sample, curved: Sample, varied: Sample, z: Any, y: Any, active: Vector) -> _Place:
     point = jnp.asarray(z, sample.oracle.dtype), jnp.asarray(y, sample.oracle.dtype)
     seen = means(sample, *point)
-    return _Place(sample, varied, System(curved, *point, seen.gradient, jnp.asarray(active)), seen)
+    gradient = None if sample.oracle.is_free else seen.gradient
+    return _Place(sample, varied, System(curved, *point, gradient, jnp.asarray(active)), seen)
+
+
+def _without_gradient(place: _Place) -> _Place:
+    """As long as x, and not needed again."""
+    return place._replace(seen=place.seen._replace(gradient=jnp.zeros(0)))
 
 
 def _within(oracle: Oracle, z: Array) -> Array:
@@ -138,23 +146,16 @@ def solve(place: _Place, right: Both) -> Both:
     size = float(right.length())
     if not size:
         return right
-    found, left = _minres(place.system, right, MOST_PRODUCTS)
-    precise = max(PRECISE, INEXACT * float(jnp.finfo(right.z.dtype).eps))
-    if not float(left) <= INEXACT * precise * size:
+    dtype = right.z.dtype
+    found = symmlq(place.system, right, jnp.asarray(PRECISE, dtype), jnp.asarray(MOST_PRODUCTS, jnp.int32))
+    precise = max(PRECISE, INEXACT * float(jnp.finfo(dtype).eps))
+    left = float(right.plus(-1, place.system.times(found)).length())
+    if not left <= INEXACT * precise * size:
         raise InferenceError(
             f"the curvature is too uneven for {MOST_PRODUCTS} Hessian-vector products, or a direction has none. "
             "Scale the entries of x to like curvature, and fix redundant ones."
         )
     return found if place.sample.oracle.is_free else place.masked(*found)
-
-
-def times(system: System, vector: Both) -> Both:
-    """K vector."""
-    return _minres(system, vector, 0)[0]
-
-
-def _minres(system: System, right: Both, most: int) -> tuple[Both, Array]:
-    return minres(system, right, jnp.asarray(PRECISE, right.z.dtype), jnp.asarray(most, jnp.int32))
 
 
 def _signs(place: _Place) -> Both:
@@ -175,9 +176,9 @@ def _check_face(place: _Place) -> None:
 
 def _check_curvature(place: _Place) -> None:
     """Refuse where so few samples do not determine the curvature: other samples must explain the same step."""
-    right = _signs(place)
     other = replace(place.system, sample=part_of(place.sample, CURVED, 3))
-    seen = times(other, solve(place, right))
+    seen = other.times(solve(place, _signs(place)))
+    right = _signs(place)
     if _length(seen.z - right.z) > UNEXPLAINED * _length(right.z):
         raise InferenceError(
             "the curvature differs too much between samples to be known from these: there are more variables than the "
@@ -195,7 +196,7 @@ def _check_smooth(place: _Place, noise: Both, moved: Both) -> None:
     seen = system.along(ahead - behind) / (2 * REACH)
     expected = noise.z
     if not system.oracle.is_free:
-        expected = expected - system.along(tangent_and_bend(system.oracle, system.z, system.gradient, dz)[1])
+        expected = expected - system.bend(dz)
     off, size = _length(seen - expected), _length(expected)
     if off > KINKED * size + np.sqrt(np.finfo(system.oracle.dtype).eps) * _length(seen):
         raise kinked(off / max(size, 1e-300))
@@ -204,7 +205,7 @@ def _check_smooth(place: _Place, noise: Both, moved: Both) -> None:
 # --- what noise does
 
 
-def candidate_of(place: _Place) -> Candidate:
+def candidate_of(place: _Place) -> PossibleSolution:
     """The numbers at a place, and how precise they are."""
     active, m = place.active, place.active.size
     noise = _noise(place)
@@ -214,17 +215,15 @@ def candidate_of(place: _Place) -> Candidate:
     _check_smooth(place, noise, moved)
     del noise, moved  # each as long as x
 
-    def errors(rows: Iterable[Vector]) -> Vector:
-        loads = (_load(place, row) for row in rows)
-        variances = [0.0 if load is None else float(_covariance(place, [load])[0, 0]) for load in loads]
-        return np.sqrt(np.maximum(variances, 0))
+    def errors(slopes: Iterable[Slope]) -> Vector:
+        return np.sqrt(np.maximum([_variance(place, slope) for slope in slopes], 0))
 
-    def spread(rows: Float[Vector, "q p"]) -> Float[Vector, "q q"]:
-        loads = [_load(place, row) for row in rows]
+    def spread(slopes: Iterable[Slope]) -> Float[Vector, "q q"]:
+        loads = [_load(place, slope) for slope in slopes]
         return _covariance(place, [_no_load(place) if load is None else load for load in loads])
 
     def times_covariance(vector: Vector) -> Vector:
-        load = _load(place, np.concatenate([[0.0], vector, np.zeros(2 * m)]))
+        load = _load(place, Slope(0.0, vector, np.zeros(m), np.zeros(m)))
         found = weighted(place.varied, *place.point, _no_load(place) if load is None else load)
         return -np.asarray(solve(place, place.masked(*found)).z, float)
 
@@ -235,23 +234,26 @@ def candidate_of(place: _Place) -> Candidate:
     values = np.where(active, 0, np.asarray(place.seen.residuals, float))
     z, y = (np.asarray(part, float) for part in place.point)
     objective = float(place.seen.objective) + optimism
-    return Candidate(z, y, objective, values, spread, errors, np.ones(m, bool), 0.0, 0.0, times_covariance, off)
+    return PossibleSolution(z, y, objective, values, spread, errors, np.ones(m, bool), 0.0, 0.0, times_covariance, off)
 
 
-def _load(place: _Place, row: Vector) -> Load | None:
-    """What a number takes of the means, from its derivative in (E f, x, y, r); None: nothing."""
-    d, active, m = place.system.z.size, place.active, place.active.size
-    of_f, of_x, of_y = row[0], row[1 : 1 + d], row[1 + d : 1 + d + m]
-    of_r = np.where(active, 0, row[1 + d + m :])  # active rows hold, whatever the noise
-    right = place.masked(of_x, of_y)
+def _variance(place: _Place, slope: Slope) -> float:
+    load = _load(place, slope)
+    return 0.0 if load is None else float(_covariance(place, [load])[0, 0])
+
+
+def _load(place: _Place, slope: Slope) -> Load | None:
+    """What a number takes of the means, from its derivative; None: nothing."""
+    dtype, system = place.system.z.dtype, place.system
+    of_r = np.where(place.active, 0, slope.residuals)  # active rows hold, whatever the noise
+    right = place.masked(jnp.zeros_like(system.z) if slope.x is None else slope.x, slope.multipliers)
     if of_r.any():
-        right = right._replace(z=right.z + place.system.along(_pulled(place, of_r)))
-    if not of_f and not of_r.any() and not float(right.length()):
+        right = right._replace(z=right.z + system.along(_pulled(place, of_r)))
+    if not slope.objective and not of_r.any() and not float(right.length()):
         return None
     dz, dy = solve(place, right)
-    of_means = of_f * place.system.held(place.system.y) + of_r - dy  # of the objective by the envelope theorem
-    dtype = dz.dtype
-    return Load(jnp.asarray(of_f, dtype), -dz, of_means.astype(dtype))
+    of_means = slope.objective * system.held(system.y) + of_r - dy  # of the objective by the envelope theorem
+    return Load(jnp.asarray(slope.objective, dtype), -dz, of_means.astype(dtype))
 
 
 def _no_load(place: _Place) -> Load:
@@ -268,14 +270,14 @@ def _pulled(place: _Place, weights: Any) -> Array:
     """J^T w along the face, whether rows are active or not."""
     z, y = place.point
     system = replace(place.system, active=jnp.ones_like(place.system.active))
-    return times(system, Both(jnp.zeros_like(z), jnp.asarray(weights, y.dtype))).z
+    return system.times(Both(jnp.zeros_like(z), jnp.asarray(weights, y.dtype))).z
 
 
-def _otherwise(place: _Place, active: Bool[np.ndarray, " m"]) -> Candidate:
+def _otherwise(place: _Place, active: Bool[np.ndarray, " m"]) -> PossibleSolution:
     """With other rows active: a step of Newton's method from the solution."""
     other = place._replace(system=replace(place.system, active=jnp.asarray(active)))
     dropped = _pulled(place, jnp.where(active, 0, place.system.y))
-    right = other.masked(dropped - place.seen.gradient, -place.seen.residuals)
+    right = other.masked(dropped - means(place.sample, *place.point).gradient, -place.seen.residuals)
     dz, dy = solve(other, right)
     z = _within(place.sample.oracle, place.system.z + dz)
     y = np.where(active, np.asarray(place.system.y + dy), 0)
@@ -283,11 +285,11 @@ def _otherwise(place: _Place, active: Bool[np.ndarray, " m"]) -> Candidate:
 
 
 def _ambiguous(
-    own: Candidate, active: Bool[np.ndarray, " m"], inequality: Bool[np.ndarray, " m"], threshold: float
+    own: PossibleSolution, active: Bool[np.ndarray, " m"], inequality: Bool[np.ndarray, " m"], threshold: float
 ) -> Bool[np.ndarray, " m"]:
     """Inequalities whose multiplier, or whose slack, is not `threshold` standard errors above 0."""
     places, d, m = np.flatnonzero(inequality), own.x.size, active.size
-    errors = own.errors(unit(1 + d + 2 * m, 1 + d + int(i) + (0 if active[i] else m)) for i in places)
+    errors = own.errors(Slope.unit(d, m, 1 + d + int(i) + (0 if active[i] else m)) for i in places)
     sizes = np.where(active, own.multipliers, -own.residuals)[places]
     ambiguous = np.zeros_like(inequality)
     ambiguous[places] = ~(sizes > threshold * errors)

@@ -11,7 +11,7 @@ from jaxtyping import Bool
 from lariax.inference._errors import InferenceError
 from lariax.inference._faces import check_settled, has_rows, rows_of, smooth_at
 from lariax.inference._moments import Moments, Sample, means, moments
-from lariax.inference._system import Local, Model, settled, solved
+from lariax.inference._system import ActiveModel, Local, settled, solved
 from lariax.oracle import Oracle
 
 Vector = np.ndarray
@@ -22,7 +22,7 @@ KINKED = 0.1  # of a change of the gradient, unexplained by its derivative
 REACH = 3.0  # standard errors, as far as which the derivative must explain it
 
 
-class Fitted(NamedTuple):
+class SampleSolution(NamedTuple):
     """The solution on the samples, and every solution that differs from it by ambiguous rows.
 
     Attributes:
@@ -35,7 +35,7 @@ class Fitted(NamedTuple):
 
     point: Vector
     local: Local
-    models: tuple[Model, ...]
+    models: tuple[ActiveModel, ...]
     ambiguous: Bool[np.ndarray, " M"]
     complete: bool
 
@@ -50,12 +50,12 @@ class Stage(NamedTuple):
     y: Vector
     weights: Vector | None = None
     local: Local | None = None
-    model: Model | None = None
+    model: ActiveModel | None = None
     errors: Vector | None = None
     small: bool = False
 
 
-def fitted(sample: Sample, z: Vector, y: Vector, threshold: float) -> Fitted:
+def fitted(sample: Sample, z: Vector, y: Vector, threshold: float) -> SampleSolution:
     """By Newton's method on the samples, from a point near the solution.
 
     Arguments:
@@ -165,7 +165,7 @@ def kinked(share: float) -> InferenceError:
 # --- rows that may be active or not
 
 
-def with_alternatives(stage: Stage, threshold: float) -> Fitted:
+def with_alternatives(stage: Stage, threshold: float) -> SampleSolution:
     """The solution that was found, and those with ambiguous rows the other way round."""
     assert stage.local is not None
     assert stage.model is not None
@@ -178,7 +178,7 @@ def with_alternatives(stage: Stage, threshold: float) -> Fitted:
             models.append(solved(local, active))
         except InferenceError:  # without the row there is no minimum
             complete = False
-    return Fitted(z, local, tuple(models), ambiguous, complete)
+    return SampleSolution(z, local, tuple(models), ambiguous, complete)
 
 
 def choices_of(
@@ -202,7 +202,7 @@ def choices_of(
     return sets, complete
 
 
-def _ambiguous(local: Local, model: Model, threshold: float) -> Bool[np.ndarray, " M"]:
+def _ambiguous(local: Local, model: ActiveModel, threshold: float) -> Bool[np.ndarray, " M"]:
     """Inequalities whose multiplier, or whose slack, is not `threshold` standard errors above 0."""
     d, count = local.slope.size, model.active.size
     errors = np.sqrt(np.maximum(np.diag(model.covariance(local.noise)), 0))

@@ -236,8 +236,11 @@ def _of_the_mean(sample: Sample, source: int, scatter: PyTree) -> Float[Array, "
 
 
 @compiled(briefly=True)
-def product(sample: Sample, z: Vector, y: Multipliers, dz: Vector, dy: Multipliers) -> tuple[Vector, Multipliers]:
-    """The derivative of (gradient of the Lagrangian, E r) along (dz, dy): one Hessian-vector product a sample."""
+def product(
+    sample: Sample, z: Vector, y: Multipliers, dz: Vector, dy: Multipliers, start: tuple[Vector, Multipliers]
+) -> tuple[Vector, Multipliers]:
+    """The derivative of (gradient of the Lagrangian, E r) along (dz, dy), added to `start`: one Hessian-vector product
+    a sample."""
 
     def add(step: Int[Array, ""], total: tuple[Vector, Multipliers]) -> tuple[Vector, Multipliers]:
         batch = sample.batch(step)
@@ -246,10 +249,10 @@ def product(sample: Sample, z: Vector, y: Multipliers, dz: Vector, dy: Multiplie
             found = _means_of_step(sample, point, weights, batch, step)
             return found.gradient, found.residuals
 
-        return jax.tree.map(jnp.add, total, jax.jvp(seen, (z, y), (dz, dy))[1])
+        of_z, of_y = jax.jvp(seen, (z, y), (dz, dy))[1]
+        return total[0] + of_z, total[1] + of_y
 
-    start = _nothing(sample)
-    return jax.lax.fori_loop(0, sample.steps, add, (start.gradient, start.residuals))
+    return jax.lax.fori_loop(0, sample.steps, add, tuple(start))
 
 
 class Load(NamedTuple):

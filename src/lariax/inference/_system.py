@@ -57,7 +57,7 @@ class Local(NamedTuple):
         return self._replace(slope=self.slope + self.hessian @ step, values=self.values + self.rows @ step)
 
 
-class Model(NamedTuple):
+class ActiveModel(NamedTuple):
     """The solution if just these rows are active: a step from the point, multipliers, and what noise does to them.
 
     Attributes:
@@ -87,7 +87,7 @@ class Model(NamedTuple):
         return float(np.trace(matrix)) / 2, float(np.sqrt(max(np.sum(matrix * matrix.T), 0) / 2))
 
 
-def solved(local: Local, active: Bool[np.ndarray, " M"], with_response: bool = True) -> Model:
+def solved(local: Local, active: Bool[np.ndarray, " M"], with_response: bool = True) -> ActiveModel:
     """Of the quadratic model with the active rows as equalities."""
     d, rows = local.slope.size, local.rows[active]
     null, back, determined = _split(rows)
@@ -100,7 +100,7 @@ def solved(local: Local, active: Bool[np.ndarray, " M"], with_response: bool = T
     known = np.ones(active.size, bool)
     known[active] = determined
     if not with_response:
-        return Model(active, step, multipliers, np.zeros((0, 0)), known)
+        return ActiveModel(active, step, multipliers, np.zeros((0, 0)), known)
     xy = back - inner @ local.hessian @ back
     yy = -back.T @ local.hessian @ xy
     m = local.constraints
@@ -113,10 +113,10 @@ def solved(local: Local, active: Bool[np.ndarray, " M"], with_response: bool = T
     of_r[active] = 0  # the row holds, whatever the noise
     of_f = -multipliers @ local.rows @ of_x  # grad f = -J^T y
     of_f[0] += 1
-    return Model(active, step, multipliers, np.vstack([of_f, of_x, of_y, of_r]), known)
+    return ActiveModel(active, step, multipliers, np.vstack([of_f, of_x, of_y, of_r]), known)
 
 
-def settled(local: Local, active: Bool[np.ndarray, " M"]) -> Model:
+def settled(local: Local, active: Bool[np.ndarray, " M"]) -> ActiveModel:
     """The model whose active rows are those of the quadratic problem.
 
     Found as a point of least distance (C. L. Lawson, R. J. Hanson, "Solving Least Squares Problems", 1974), where H is

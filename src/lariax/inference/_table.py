@@ -4,15 +4,16 @@ import math
 from collections.abc import Iterator
 from html import escape
 from io import StringIO
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
-from rich.console import Console, Group, RenderableType
-from rich.text import Text
 
 from lariax.problem import visible
 from lariax.utils import narrow_table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 MOST_PLACES = 6  # behind the point, before numbers are written with an exponent
 MOST_ROWS = 40  # of x, and of each constraint, in a table to look at
@@ -20,7 +21,7 @@ _HEAD = ("", "estimate", "standard error", "low", "high", "law")
 _PARTS = ("estimate", "standard_error", "low", "high", "law")
 
 
-class Entry(NamedTuple):
+class TableLine(NamedTuple):
     """One number with its interval."""
 
     part: str  # x, multipliers, objective, constraints
@@ -41,10 +42,10 @@ class Shown(NamedTuple):
     high: str
 
 
-def shown(entry: Entry) -> Shown:
+def shown(entry: TableLine) -> Shown:
     """
-    >>> from lariax.inference import Entry, shown
-    >>> shown(Entry("x", "x[0]", 100.0, 0.025, 99.951, 100.049, "normal"))
+    >>> from lariax.inference import TableLine, shown
+    >>> shown(TableLine("x", "x[0]", 100.0, 0.025, 99.951, 100.049, "normal"))
     Shown(estimate='100.000', standard_error='0.025', low='99.951', high='100.049')
     """
     width = (entry.high - entry.low) / 4
@@ -58,7 +59,7 @@ def _text(value: float, form: str) -> str:
     return format(value, form) if math.isfinite(value) else "-"
 
 
-def entries(inference: Any, most: int | None = None) -> Iterator[Entry]:
+def entries(inference: Any, most: int | None = None) -> Iterator[TableLine]:
     """Number by number: x, the multipliers, the objective, the constraints; of each array the first `most`."""
     leaves = [jax.tree_util.tree_leaves_with_path(getattr(inference.x, part)) for part in _PARTS]
     for parts in zip(*leaves, strict=True):
@@ -70,20 +71,20 @@ def entries(inference: Any, most: int | None = None) -> Iterator[Entry]:
     yield from _entries("objective", "objective", [getattr(inference.objective, part) for part in _PARTS], most)
 
 
-def _entries(part: str, name: str, arrays: list[Any], most: int | None) -> Iterator[Entry]:
+def _entries(part: str, name: str, arrays: list[Any], most: int | None) -> Iterator[TableLine]:
     shape = np.shape(arrays[0])
     flat = [np.ravel(array) for array in arrays]
     for place in range(flat[0].size if most is None else min(most, flat[0].size)):
         index = str([int(i) for i in np.unravel_index(place, shape)]) if shape else ""
         estimate, error, low, high = (float(array[place]) for array in flat[:-1])
-        yield Entry(part, f"{name}{index}", estimate, error, low, high, str(flat[-1][place]))
+        yield TableLine(part, f"{name}{index}", estimate, error, low, high, str(flat[-1][place]))
 
 
 def as_frame(inference: Any) -> Any:
     import pandas as pd
 
     rows = list(entries(inference))
-    return pd.DataFrame(rows, columns=list(Entry._fields)).set_index(["part", "name"])
+    return pd.DataFrame(rows, columns=list(TableLine._fields)).set_index(["part", "name"])
 
 
 def _table(inference: Any) -> list[tuple[str, ...]]:
@@ -99,7 +100,10 @@ def caption(inference: Any) -> str:
     return f"{inference.about.capitalize()}; {inference.confidence:.4g} confidence each."
 
 
-def as_rich(inference: Any) -> RenderableType:
+def as_rich(inference: Any) -> "RenderableType":
+    from rich.console import Group
+    from rich.text import Text
+
     table = narrow_table(*_HEAD)
     for row in _table(inference):
         table.add_row(*(Text(visible(cell)) for cell in row))
@@ -108,6 +112,8 @@ def as_rich(inference: Any) -> RenderableType:
 
 
 def as_text(inference: Any) -> str:
+    from rich.console import Console
+
     console = Console(file=StringIO(), width=140, color_system=None, force_terminal=False)
     with console.capture() as capture:
         console.print(as_rich(inference))

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from lariax.inference import Entry, shown
+from lariax.inference import TableLine, shown
 from lariax.report._html import Markup, element, joined, name_of, table
 from lariax.report._words import number
 from lariax.runs import SavedRun
@@ -35,7 +35,7 @@ def error_bars(run: SavedRun, several: bool) -> Markup:
     return joined(parts)
 
 
-def _forest(title: str, rows: Sequence[Entry]) -> Markup:
+def _forest(title: str, rows: Sequence[TableLine]) -> Markup:
     lines = rows[:MOST_ROWS]
     axes = _axes(lines)
     body = [_line(line, *axis) for line, axis in zip(lines, axes.ends, strict=True)]
@@ -51,7 +51,7 @@ class _Axes(NamedTuple):
     words: str
 
 
-def _axes(lines: Sequence[Entry]) -> _Axes:
+def _axes(lines: Sequence[TableLine]) -> _Axes:
     """One axis; where intervals would be too short to be seen on it, one around each estimate, in one scale."""
     known = [line for line in lines if _is_known(line)]
     low = min((min(line.low, line.estimate) for line in known), default=0.0)
@@ -63,18 +63,18 @@ def _axes(lines: Sequence[Entry]) -> _Axes:
     return _Axes([(line.estimate - reach, line.estimate + reach) for line in lines], f"estimate \u00b1 {number(reach)}")
 
 
-def _is_known(line: Entry) -> bool:
+def _is_known(line: TableLine) -> bool:
     return all(map(math.isfinite, (line.low, line.high, line.estimate)))
 
 
-def _line(line: Entry, low: float, high: float) -> list[object]:
+def _line(line: TableLine, low: float, high: float) -> list[object]:
     text = shown(line)
     interval = f"{text.low} to {text.high}" if _is_known(line) else "-"
     bar = _bar(line, low, high, f"{text.estimate}, {interval}") if _is_known(line) else "-"
     return [name_of(line.name), text.estimate, text.standard_error, interval, line.law, bar]
 
 
-def _bar(line: Entry, low: float, high: float, label: str) -> Markup:
+def _bar(line: TableLine, low: float, high: float, label: str) -> Markup:
     """The interval as a bar, the estimate as a dot, and 0 as a line across."""
 
     def x(value: float) -> str:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from lariax.inference import LAWS, Entry, Inference, entries
+from lariax.inference import LAWS, Inference, TableLine, entries
 from lariax.runs._json import Reader, RunFolderError, plain
 from lariax.runs._saved import SavedInference
 
@@ -35,9 +35,9 @@ def inference_from_json(value: Any, where: str) -> SavedInference:
     )
 
 
-def _entry(reader: Reader) -> Entry:
+def _entry(reader: Reader) -> TableLine:
     part, law = reader.get("part", str), reader.get("law", str)
     if part not in PARTS or law not in LAWS:
         raise RunFolderError(f"error bars are of {', '.join(PARTS)}, by a law that is known, found {part!r}, {law!r}.")
     estimate, error, low, high = (reader.get(name, float) for name in _ENDS)
-    return Entry(part, reader.get("name", str), estimate, error, low, high, law)
+    return TableLine(part, reader.get("name", str), estimate, error, low, high, law)

@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from lariax.certificate import Certificate
-from lariax.inference import Entry
+from lariax.inference import TableLine
 from lariax.loop import History, Result, summary
 from lariax.problem import arrays_of, visible
 from lariax.runs._json import plain
@@ -32,7 +32,7 @@ class SavedInference:
     confidence: float
     draws: int
     warnings: tuple[str, ...]
-    entries: tuple[Entry, ...]
+    entries: tuple[TableLine, ...]
 
 
 @dataclass(frozen=True, eq=False)
