@@ -34,12 +34,6 @@ def dear_misses(y, decision):
     return np.where(y == decision, 0.0, 1.0)
 
 
-def of_networks(estimator):
-    """Networks are trained on batches that are drawn: a row of weight 2 is not two rows, draw by draw."""
-    names = ("check_sample_weight_equivalence_on_dense_data", "check_sample_weight_equivalence_on_sparse_data")
-    return dict.fromkeys(names, "batches are drawn") if estimator.hidden else {}
-
-
 SLOW = [
     ls.ConstrainedClassifier({"error": ls.at_most(0.8)}, kept=0.5),
     ls.ConstrainedClassifier({"accuracy": ls.at_least(0.2)}, promise="training"),
@@ -59,7 +53,7 @@ def test_scikit_learn_agrees(estimator, check):
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore::lariax.LariaxWarning", "ignore::sklearn.exceptions.SkipTestWarning")
-@parametrize_with_checks(SLOW, expected_failed_checks=of_networks)
+@parametrize_with_checks(SLOW)
 def test_scikit_learn_agrees_on_more(estimator, check):
     check(estimator)
 

@@ -23,12 +23,6 @@ def test_scikit_learn_agrees(estimator, check):
     check(estimator)
 
 
-def of_networks(estimator):
-    """Networks are trained on batches that are drawn: a row of weight 2 is not two rows, draw by draw."""
-    names = ("check_sample_weight_equivalence_on_dense_data", "check_sample_weight_equivalence_on_sparse_data")
-    return dict.fromkeys(names, "batches are drawn") if estimator.hidden else {}
-
-
 def lateness(y, prediction):
     return np.maximum(y - prediction, 0)
 
@@ -42,8 +36,7 @@ def lateness(y, prediction):
         ls.ConstrainedRegressor({"late": ReadableConstraint(lateness, -np.inf, 1e3)}),
         ls.ConstrainedRegressor(hidden=(8,)),
         ls.ConstrainedRegressor({"coverage": ls.at_least(0.6)}, hidden=(8,)),
-    ],
-    expected_failed_checks=of_networks,
+    ]
 )
 def test_scikit_learn_agrees_on_more(estimator, check):
     check(estimator)

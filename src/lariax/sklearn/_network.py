@@ -19,6 +19,7 @@ from lariax.methods import Optax
 from lariax.problem import AtMost, Dataset, Problem
 from lariax.sklearn._linear import scaling
 from lariax.sklearn._rates import Plan, soft_parts
+from lariax.sklearn._slots import slots
 from lariax.sklearn._train import Rows, mixing
 
 BATCH = 256
@@ -76,7 +77,8 @@ class NetworkTrainer:
     def path(self, rows: Rows, plan: Plan, targets: Sequence[np.ndarray | None]) -> list[Network]:
         """One network for each vector of bounds, each from the one before. Bounds and weights are arguments of one
         compiled program."""
-        inputs = rows.inputs.toarray() if scipy.sparse.issparse(rows.inputs) else rows.inputs
+        rows, plan = _merged(rows, plan)
+        inputs = rows.inputs
         middle, spread = scaling(inputs, rows.weights)
         outputs = 1 if plan.classes == 2 else plan.classes
         data, sharp = _data(rows, plan, (inputs - middle) / spread)
@@ -98,6 +100,15 @@ class NetworkTrainer:
 def adam(steps: int) -> Optax:
     """One object for each number of steps: equal ones share their compiled code."""
     return Optax(optax.adam(optax.cosine_decay_schedule(STEP_SIZE, steps)))
+
+
+def _merged(rows: Rows, plan: Plan) -> tuple[Rows, Plan]:
+    """Dense, with equal rows as one."""
+    inputs = rows.inputs.toarray() if scipy.sparse.issparse(rows.inputs) else rows.inputs
+    tables = [base.table for base in plan.bases if base.table is not None]
+    own = slots(rows.weights, inputs, rows.y, *(base.mask for base in plan.bases), *tables)
+    at = own.index
+    return Rows(inputs[at], rows.y[at], own.weights(rows.weights), own.weights(rows.counted)), plan.at(at)
 
 
 def _data(rows: Rows, plan: Plan, inputs: np.ndarray) -> tuple[Dataset, np.ndarray]:

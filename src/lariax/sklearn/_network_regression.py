@@ -1,6 +1,7 @@
 """Networks for regression, by `lariax.solve`: least squares under bounds on means of soft errors."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ from lariax.problem import AtMost, Dataset, Problem
 from lariax.sklearn._fitted import Fitted
 from lariax.sklearn._linear import scaling
 from lariax.sklearn._network import BATCH, FEWEST_STEPS, MOST_STEPS, PASSES, Network, adam
+from lariax.sklearn._slots import slots
 from lariax.sklearn._train import mixing
 
 WIDTH = 0.1
@@ -31,7 +33,8 @@ RIDGE = 10.0
 def path(problem: Any, targets: Sequence[np.ndarray | None]) -> list[Fitted]:
     """One network for each vector of bounds of a `Regression`, each from the one before, in units of the deviation of
     y."""
-    inputs = problem.inputs.toarray() if scipy.sparse.issparse(problem.inputs) else problem.inputs
+    problem = _merged(problem)
+    inputs = problem.inputs
     middle, spread = scaling(inputs, problem.weights)
     share = problem.weights / problem.weights.sum()
     mean = float(share @ problem.y)
@@ -64,6 +67,14 @@ def path(problem: Any, targets: Sequence[np.ndarray | None]) -> list[Fitted]:
         loss = float(share @ (net.scores(inputs)[:, 0] + mean - problem.y) ** 2)
         found.append(Fitted(None, mean, prices * unit**2 / units, loss, int(result.iterations), True, net))
     return found
+
+
+def _merged(problem: Any) -> Any:
+    """Dense, with equal rows as one."""
+    inputs = problem.inputs.toarray() if scipy.sparse.issparse(problem.inputs) else problem.inputs
+    own = slots(problem.weights, inputs, problem.y, *(base.mask for base in problem.plan.bases))
+    at, weights = own.index, own.weights(problem.weights)
+    return replace(problem, inputs=inputs[at], y=problem.y[at], weights=weights, plan=problem.plan.at(at))
 
 
 def _data(problem: Any, inputs: np.ndarray, y: np.ndarray) -> Dataset:
