@@ -24,6 +24,8 @@ SHOWN = {  # which picture of an entry stands for it
     "neyman_pearson": 1,
     "chance_constraint": 1,
     "portfolio": 1,
+    "dispatch": 0,
+    "newsvendor_network": 0,
     "diffusion_control": 1,
     "principal_components": 0,
     "consensus": 0,

@@ -163,3 +163,31 @@ def test_outsiders_are_found(archives):
     assert numbers["area under ROC, test"] > 0.95
     assert numbers["wrong digits, test"] < 0.05
     looks_right(case.pictures(result.x))
+
+
+def test_a_network_of_stocks_is_that_of_the_linear_program():
+    """Its rows are all there is: the program's answer is exact, and its cost is seen by plain counting."""
+    case = gallery.newsvendor_network()
+    solution = case.solution
+    assert case.measures(solution.x)["cost"] == pytest.approx(solution.value, rel=1e-9)
+    assert case.measures(solution.x)["lost sales"] == pytest.approx(0.3, abs=1e-9)
+    result = lx.solve(case.problem, case.x0, batch_size=16, iterations=5000)
+    numbers = case.measures(result.x)
+    assert numbers["cost"] == pytest.approx(solution.value, rel=0.02)
+    assert numbers["lost sales"] < 0.33
+    assert float(result.multipliers["lost"]) == pytest.approx(float(solution.multipliers["lost"]), rel=0.2)
+    looks_right(case.pictures(result.x))
+
+
+@pytest.mark.long
+def test_power_plants_keep_their_chances_and_their_prices():
+    case = gallery.dispatch()
+    solution = case.solution
+    result = lx.solve(case.problem, case.x0, **case.defaults)
+    numbers = case.measures(result.x)
+    assert numbers["cost"] == pytest.approx(solution.value, rel=0.005)
+    assert numbers["largest P(short of power)"] < 0.055
+    assert numbers["to spare on calm days"] > 0.09
+    for name in ("hour 3", "calm"):
+        assert float(result.multipliers[name]) == pytest.approx(float(solution.multipliers[name]), rel=0.1)
+    looks_right(case.pictures(result.x))

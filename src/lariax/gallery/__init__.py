@@ -21,6 +21,7 @@ from lariax.gallery.detection import out_of_distribution
 from lariax.gallery.distributed import consensus, resource_sharing, splitting
 from lariax.gallery.fairness import fairness
 from lariax.gallery.neyman_pearson import neyman_pearson, neyman_pearson_multiclass
+from lariax.gallery.planning import dispatch, newsvendor_network
 from lariax.gallery.risk import chance_constraint, portfolio
 from lariax.utils import did_you_mean
 
@@ -32,9 +33,11 @@ __all__ = [
     "consensus",
     "cutest",
     "diffusion_control",
+    "dispatch",
     "fairness",
     "load",
     "names",
+    "newsvendor_network",
     "neyman_pearson",
     "neyman_pearson_multiclass",
     "out_of_distribution",
