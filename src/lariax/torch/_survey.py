@@ -191,40 +191,54 @@ class Survey:
         """From products with the Hessian of the Lagrangian, on the mean over all batches."""
         w = torch.as_tensor(weights).to(self.origin)
         directions = torch.as_tensor(probes(len(labels))).to(self.origin)
-
-        def look(directions: Tensor) -> tuple[Tensor, Tensor]:
-            looks = [self._hessian_products(batch, w, directions) for batch in self.batches]
-            gradients, products = (torch.stack(each) for each in zip(*looks, strict=True))
-            return gradients, products.mean(dim=0)
-
-        gradients, products = look(directions)
-        largest = float(torch.linalg.matrix_norm(look(torch.linalg.qr(products.T)[0].T)[1], ord=2))
+        with self.passes.undisturbed(), torch.enable_grad():
+            graphs = self._graphs(w, len(directions))
+            gradients, products = self._bends(w, graphs, directions)
+            along = torch.linalg.qr(products.T)[0].T
+            largest = float(torch.linalg.matrix_norm(self._bends(w, graphs, along)[1], ord=2))
         squares = torch.mean(gradients**2, dim=0)
         spread = torch.clamp(squares - torch.mean(gradients, dim=0) ** 2, min=0)
         v, hv, *rest = (values.double().cpu().numpy() for values in (directions, products, squares, spread))
         diagonal, slopes, noise = (_by_unit(each, labels) for each in (diagonal_of(np, v, hv, largest), *rest))
         return HessianEstimate(diagonal, slopes, noise, largest)
 
-    def _hessian_products(self, batch: Any, weights: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
-        """The Lagrangian's gradient, and products with its Hessian, by differentiating twice."""
-        cut = self.passes.cut(batch, 1)
+    def _graphs(self, weights: Tensor, count: int) -> list[Tensor] | None:
+        """The Lagrangian's gradient on each batch, to be differentiated along `count` directions at once; None where
+        the model may be large."""
+        if self._cheap(self.batches[0], count * len(self.batches)):
+            return [torch.stack(list(self._lagrangian(batch, weights))).sum(dim=0) for batch in self.batches]
+        return None
+
+    def _lagrangian(self, batch: Any, weights: Tensor) -> Iterator[Tensor]:
+        """The parts of the Lagrangian's gradient that pieces of a batch have, with their graphs."""
+        cut, random = self.passes.cut(batch, 1), self.passes.random_state()
         cotangent = self.constraints.of_values(weights, cut.total)
-        gradient, products = self.origin, torch.zeros_like(directions)
-        with self.passes.undisturbed(), torch.enable_grad():
-            for piece in cut.pieces:
-                seen = self.passes.call(self.closure, piece)
-                own = [torch.zeros_like(residual) for residual, _ in seen.indexed]
-                outputs, cotangents = self.constraints.cotangents(seen, cotangent, own, cut.total)
-                total = torch.stack([torch.sum(a * b) for a, b in zip(outputs, cotangents, strict=True)]).sum()
-                slope = self._flat(torch.autograd.grad(total, self.space.params, create_graph=True, allow_unused=True))
-                gradient = gradient + slope.detach()
-                if slope.requires_grad:
-                    for i, direction in enumerate(directions):
-                        along = torch.sum(slope * direction)
-                        bend = torch.autograd.grad(along, self.space.params, retain_graph=True, allow_unused=True)
-                        products[i] += self._flat(bend)
-        gradient, products = self.passes.total([gradient, products])
-        return gradient, products
+        for piece in cut.pieces:
+            seen = self.passes.call(self.closure, piece)
+            own = [torch.zeros_like(residual) for residual, _ in seen.indexed]
+            outputs, cotangents = self.constraints.cotangents(seen, cotangent, own, cut.total)
+            found = torch.autograd.grad(outputs, self.space.params, cotangents, create_graph=True, allow_unused=True)
+            yield self._flat(found)
+        self.passes.set_random_state(random)  # every batch sees the same
+
+    def _bends(self, weights: Tensor, slopes: list[Tensor] | None, directions: Tensor) -> tuple[Tensor, Tensor]:
+        """The Lagrangian's gradients, batch by batch, and the mean of the products with its Hessian."""
+        products = torch.zeros_like(directions)
+        if slopes is not None:
+            gradients, mean = torch.stack(slopes).detach(), torch.stack(slopes).mean(dim=0)
+            if mean.requires_grad:
+                products = self._flat(self._batched(mean, directions)).detach()
+        else:
+            gradients = torch.zeros((len(self.batches), self.space.size)).to(self.origin)
+            for gradient, batch in zip(gradients, self.batches, strict=True):
+                for slope in self._lagrangian(batch, weights):
+                    gradient += slope.detach()
+                    if slope.requires_grad:
+                        for product, direction in zip(products, directions, strict=True):
+                            product += self._flat(self.passes.gradient([slope], [direction], keep=True)).detach()
+            products /= len(self.batches)
+        gradients, products = self.passes.total([gradients, products])
+        return gradients, products
 
     def _slopes(self, weights: np.ndarray, indexed: IndexedMultipliers) -> np.ndarray:
         """Mean squares of the Lagrangian's gradients on half batches, in the coordinates of x."""
