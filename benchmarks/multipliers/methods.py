@@ -168,6 +168,7 @@ ABLATIONS = {
     "the level alone at once": {"QUICK": 0.0},
     "a sum as slow as its window": {"SPEED": 1.0},
     "a band of one deviation": {"BAND": 1.0},
+    "no haste": {"HASTE": 0.0},
     "no margin": {"MARGIN": 0.0},
     "no floor of the window": {"FLOOR": 0.0},
     "to the very end": {"END": 1.0},

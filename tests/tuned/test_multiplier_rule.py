@@ -121,6 +121,7 @@ def test_states_go_through_json_to_the_same_bits():
         lx.Multipliers({"e": lx.AtMost(bound=1.0)}).load_state_dict(one.state_dict())
 
 
+@pytest.mark.filterwarnings("ignore:the multiplier of 'b' has been at its limit")  # these values answer to nothing
 def test_jax_and_numpy_give_the_same_numbers():
     kinds = {"a": lx.AtMost(bound=1.0), "b": lx.Equal(bound=np.array([0.0, 0.5])), "c": lx.AtLeast(bound=0.2)}
     rng, steps = np.random.default_rng(0), 200
@@ -156,6 +157,26 @@ def test_the_rule_is_the_same_entry_by_entry_and_by_numbers(exact):
     assert numbers.multiplier > 0
     for one, other in zip(numbers, arrays, strict=True):
         np.testing.assert_allclose(other, one, rtol=1e-12)
+
+
+def _after(value, haste, monkeypatch):
+    """The multiplier after 400 values around `value`, of noise 0.1, and before them 100 around 0.1."""
+    monkeypatch.setattr(_pressure, "HASTE", haste)
+    rng, multipliers = np.random.default_rng(5), lx.Multipliers({"c": lx.AtMost(bound=0.0)}, steps=1000)
+    multipliers.look("c", (1.0, 1.0), (1.0, 1.0))
+    for level in [0.1] * 100 + [value] * 400:
+        multipliers.update({"c": (level + 0.1 * rng.normal(), 0.1)})
+    return multipliers["c"]
+
+
+def test_what_many_batches_have_shown_drives_a_multiplier_up_though_it_is_a_small_part_of_a_band(monkeypatch):
+    usual = _pressure.HASTE
+    assert _after(0.03, usual, monkeypatch) > 1.5 * _after(0.03, 0.0, monkeypatch)
+
+
+def test_a_multiplier_comes_down_without_haste(monkeypatch):
+    usual = _pressure.HASTE
+    assert 0 < _after(-0.03, usual, monkeypatch) == _after(-0.03, 0.0, monkeypatch)
 
 
 def test_an_exact_violation_is_weighed_at_once_as_an_augmented_lagrangian_does():

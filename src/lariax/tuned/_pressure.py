@@ -9,13 +9,17 @@ sum (y), a part that acts at once, and a look ahead for its derivative does:
 
     ahead = level + TRUST slope k log(K / k)                 learning curves are straight in log k
     size = LINEAR unit + y,    band = BAND deviations of a value (more where violations have been large)
-    y <- y + size within(SPEED ahead / band) / window
+    y <- y + size within(SPEED ahead / band + HASTE excess) / window
     weight = y + size within(ahead / band) + size (mean of the last values - level) / band
 
 The sum alone would swing: a value follows its weight's *rate* (the optimizer adds up gradients), and two sums in a row
 have no damping. The part at once has it. Its best size for such a value, disturbed by the noise of gradients and seen
 through the noise of batches, is the ratio of both, that of gradients counted in multipliers; at a solution that is
 about y / 3 over the deviation of a value, for the batches that people use. Hence the band.
+
+Where values answer slowly, as those of a linear model do, the band alone leaves a bound missed by a little that many
+batches have shown. The excess is what noise does not explain of the violation expected, in its own deviations. It only
+drives a multiplier up: down, a policy's budget was missed twice as far.
 
 A value that is exact (a constraint of the parameters alone) may be used at once without bias, so that an augmented
 Lagrangian serves, its penalty measured:
@@ -45,7 +49,8 @@ END = 0.85  # share of the values by which a bound is to be kept: after that, le
 TRUST = 0.8  # of a curve that is straight in log k, what is believed
 FADE = 0.5  # the largest sizes ever count less by this power of k
 BAND = 3.0  # deviations of a value, beyond its bound, that bring one more size of weight at once,
-SPEED = 2.0  # and as many times less move y at full speed
+SPEED = 2.0  # and as many times less move y at full speed,
+HASTE = 0.5  # as does one over this, in deviations of what is expected, beyond SURE: where values answer slowly
 PROMPT = 1.0  # share of a band's answer that is given at once,
 QUICK = 1.0  # and to what the last values have beyond the level
 SURE = 2.0  # deviations that noise explains
@@ -256,7 +261,9 @@ def _by_band(
     y, sigma = state.multiplier, xp.sqrt(state.noise) + _LEAST_NUMBER
     size = LINEAR * unit + abs(y)
     band = xp.maximum(BAND * sigma, size * state.widest / (EXACT * unit + _LEAST_NUMBER))
-    y = _within(xp, y + size * _within(xp, SPEED * aimed / band, -1.0, 1.0) * share, low, limit)
+    excess = aimed - _within(xp, aimed, -SURE * state.deviation, SURE * state.deviation)
+    haste = xp.where(aimed * y >= 0, HASTE, 0.0) * excess / (state.deviation + _LEAST_NUMBER)
+    y = _within(xp, y + size * _within(xp, SPEED * aimed / band + haste, -1.0, 1.0) * share, low, limit)
     weight = _within(xp, y + PROMPT * size * _within(xp, aimed / band, -1.0, 1.0), low, limit)
     quick = size / band
     if kind.inequality:  # what has no weight gets none from noise
