@@ -4,14 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from io import StringIO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.console import Console, Group, RenderableType
-from rich.text import Text
 
 from lariax.problem import visible
 from lariax.utils import narrow_table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 HOLDS = ("surely", "probably", "undecided", "violated")
 SAYS = {"surely": "yes, surely", "probably": "probably", "undecided": "undecided", "violated": "no"}
@@ -362,7 +363,10 @@ def _narrow(certificate: Certificate) -> tuple[list[str], list[list[str]]]:
     return ["", "on", "estimate", "low", "high", "holds"], lines
 
 
-def _as_rich(certificate: Certificate) -> RenderableType:
+def _as_rich(certificate: Certificate) -> "RenderableType":
+    from rich.console import Group
+    from rich.text import Text
+
     head, rows = _narrow(certificate)
     table = narrow_table(*head)
     for row in rows:
@@ -372,6 +376,8 @@ def _as_rich(certificate: Certificate) -> RenderableType:
 
 
 def _as_text(certificate: Certificate) -> str:
+    from rich.console import Console
+
     console = Console(file=StringIO(), width=140, color_system=None, force_terminal=False)
     with console.capture() as capture:
         console.print(_as_rich(certificate))

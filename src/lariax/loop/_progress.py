@@ -4,8 +4,6 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
 
 from lariax.loop._budget import Budget
 
@@ -15,6 +13,9 @@ class ProgressBar:
     when not wanted."""
 
     def __init__(self, wanted: bool, budget: Budget):
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+
         self._first, self._budget, self._draws = 0, budget, 0
         self._last: int | None = None
         self._began: tuple[float, int, float] | None = None  # seconds, iteration and share at the first look

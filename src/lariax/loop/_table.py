@@ -1,14 +1,15 @@
 """A result to look at: in a terminal, in a notebook, as plain text."""
 
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.console import Group, RenderableType
-from rich.text import Text
 
 from lariax.problem import visible
 from lariax.utils import narrow_table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 SMALL = 12
 """The most entries of an array that are shown one by one."""
@@ -31,7 +32,10 @@ def as_text(headline: str, rows: Rows) -> str:
     return "\n".join([headline, *lines])
 
 
-def as_rich(headline: str, rows: Rows, *notes: str) -> RenderableType:
+def as_rich(headline: str, rows: Rows, *notes: str) -> "RenderableType":
+    from rich.console import Group
+    from rich.text import Text
+
     table = narrow_table("", "name", "value", words=3)
     for row in rows:
         table.add_row(*(Text(visible(cell)) for cell in row))

@@ -9,8 +9,6 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.linalg import cho_factor, cho_solve
-from jax.scipy.sparse.linalg import cg
 from jaxtyping import Array, Bool, Float
 
 from lariax.methods._nearest import Bounds, Linearized, Near, Values, dense, ridge
@@ -38,12 +36,12 @@ def linearized(oracle: Oracle, x: Vector, plain: bool, usual: Values) -> tuple[L
         factor = None
         if plain:
             whole = matrix @ matrix.T + ridge(oracle.dtype) * jnp.eye(oracle.rows, dtype=oracle.dtype)
-            factor = cho_factor(whole, lower=True)
+            factor = jax.scipy.linalg.cho_factor(whole, lower=True)
         rows = Linearized(
             lambda v: matrix @ v,
             lambda y: y @ matrix,
             lambda *question: dense(matrix, *question),
-            None if factor is None else lambda right: cho_solve(factor, right),
+            None if factor is None else lambda right: jax.scipy.linalg.cho_solve(factor, right),
             matrix,
             size,
             length,
@@ -88,7 +86,9 @@ def _matrix_free(
         inner = forward(free * backward(jnp.where(active, y, 0)))
         return jnp.where(active, inner + extra * y, y)
 
-    return cg(product, right, tol=1e-12 if right.dtype == jnp.float64 else 1e-6, maxiter=CG_STEPS)[0]
+    return jax.scipy.sparse.linalg.cg(
+        product, right, tol=1e-12 if right.dtype == jnp.float64 else 1e-6, maxiter=CG_STEPS
+    )[0]
 
 
 def _largest(product: Callable[[Values], Values], like: Values) -> Array:
@@ -123,10 +123,10 @@ def along_face(
     wide = some.shape[0] > some.shape[1]
     strong = stiff / jnp.sqrt(jnp.finfo(stiff.dtype).eps) if wide else stiff
     matrix_here = free[:, None] * model * free + strong * some.T @ some
-    factor = cho_factor(matrix_here + jnp.diag(jnp.where(near.free, small * stiff, 1)), lower=True)
+    factor = jax.scipy.linalg.cho_factor(matrix_here + jnp.diag(jnp.where(near.free, small * stiff, 1)), lower=True)
     slope = free * (gradient + model @ near.step)
     pull = jnp.zeros_like(slope) if wide or not some.size else _held(factor, some, slope, near.active) @ some
-    move = -cho_solve(factor, slope - pull)
+    move = -jax.scipy.linalg.cho_solve(factor, slope - pull)
     move = move - some.T @ rows.least(near.active, free, some @ move)  # what rounding left
     if rows.plain:
         return near.step + move
@@ -141,11 +141,13 @@ def along_face(
 
 def _held(factor: tuple[Array, bool], some: Float[Array, "m d"], slope: Vector, active: Bool[Array, " m"]) -> Values:
     """The multipliers of J t = 0 for  slope . t + t^T B t / 2,  with B by its factor."""
-    inner = some @ cho_solve(factor, some.T)  # J B^-1 J^T
+    inner = some @ jax.scipy.linalg.cho_solve(factor, some.T)  # J B^-1 J^T
     strength = jnp.trace(inner) / jnp.maximum(jnp.sum(active), 1)
     least = ridge(slope.dtype) * strength
     inner = inner + jnp.diag(jnp.where(jnp.diag(inner) > 0, least, 1))  # rows without a gradient do nothing
-    return cho_solve(cho_factor(inner, lower=True), some @ cho_solve(factor, slope))
+    return jax.scipy.linalg.cho_solve(
+        jax.scipy.linalg.cho_factor(inner, lower=True), some @ jax.scipy.linalg.cho_solve(factor, slope)
+    )
 
 
 def bent(model: Float[Array, "d d"], step: Vector, change: Vector, noise: Array) -> Float[Array, "d d"]:

@@ -1,7 +1,7 @@
 """Systems with a Gram matrix, by the smaller of the two factorisations."""
 
+import jax
 import jax.numpy as jnp
-from jax.scipy.linalg import cho_factor, cho_solve
 from jaxtyping import Array, Float
 
 REFINED = 2  # corrections from the residual: one takes back all but some 1e-4 of what cancels in the other form
@@ -20,16 +20,18 @@ def gram_solve(
     """
     rows, columns = half.shape
     if rows <= columns:
-        return cho_solve(cho_factor(half @ half.T + jnp.diag(diagonal), lower=True), right)
+        return jax.scipy.linalg.cho_solve(
+            jax.scipy.linalg.cho_factor(half @ half.T + jnp.diag(diagonal), lower=True), right
+        )
     root = jnp.sqrt(diagonal)
     scaled = half / root[:, None]
     inner = scaled.T @ scaled
     least = 1 + 2 * jnp.finfo(inner.dtype).eps * jnp.trace(inner)  # what rounding cannot take away
-    factor = cho_factor(inner + least * jnp.eye(columns, dtype=inner.dtype), lower=True)
+    factor = jax.scipy.linalg.cho_factor(inner + least * jnp.eye(columns, dtype=inner.dtype), lower=True)
 
     def once(b: Array) -> Array:
         part = b / root
-        return (part - scaled @ cho_solve(factor, scaled.T @ part)) / root
+        return (part - scaled @ jax.scipy.linalg.cho_solve(factor, scaled.T @ part)) / root
 
     y = once(right)
     for _ in range(REFINED):

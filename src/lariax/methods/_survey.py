@@ -79,6 +79,10 @@ def objective_gradients(oracle: Oracle, point: Vector, batches: Batch) -> Float[
     return for_each(lambda sample: one.objective_gradient(point, sample), samples)
 
 
+def square(vector: Array) -> Float[Array, ""]:
+    return jnp.sum(vector**2)
+
+
 class Moments(NamedTuple):
     """Of a vector over samples."""
 

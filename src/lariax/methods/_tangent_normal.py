@@ -12,7 +12,7 @@ from lariax.methods._base import AbstractMethod, Answer, Diagnosis, Needs
 from lariax.methods._face import bent, linearized
 from lariax.methods._legs import Along, Ground, along, normal, tangent
 from lariax.methods._nearest import Bounds, Values
-from lariax.methods._survey import gradient_moments, scales_at
+from lariax.methods._survey import gradient_moments, scales_at, square
 from lariax.oracle import Batch, Oracle, Vector, occasionally
 from lariax.problem import Problem
 from lariax.prox import Zero
@@ -141,21 +141,21 @@ class TangentNormal(AbstractMethod):
         here = rows.backward(largest * near.weights)
         change, dx = fresh - stale + pull(multipliers) - here, x - s.x
         drift = (h1 - h0).noise
-        signal = _square(largest * near.step) / (s.of_gradient.error + _tiny(oracle))
+        signal = square(largest * near.step) / (s.of_gradient.error + _tiny(oracle))
         sound = jnp.isfinite(jnp.sum(fresh) + jnp.sum(exact) + jnp.sum(x))
         off = jnp.linalg.norm(back.point - s.x)
         good, radius = _verdict(s, trial, part * whole, s.gradient + here, change, off, sound)
 
         # what was learnt
         alpha = gain(s.of_gradient) if oracle.problem.samples is not None else jnp.ones((), oracle.dtype)
-        rounding = _square(_epsilon(oracle) * stale)  # is noise too
+        rounding = square(_epsilon(oracle) * stale)  # is noise too
         of_gradient = updated(
             s.of_gradient,
             alpha,
             rate,
             noise=running_mean(s.of_gradient.noise, h0.noise + rounding, rate),
             drift=running_mean(s.of_gradient.drift, jnp.where(good, drift, 0), rate),
-            innovation=clipped_innovation(jnp, s.of_gradient, _square(stale - s.gradient)),
+            innovation=clipped_innovation(jnp, s.of_gradient, square(stale - s.gradient)),
         )
         real = sound & (jnp.linalg.norm(dx) > _real(s.x.dtype) * s.size)
         too_long = of_gradient.drift > allowed_drift(jnp, k, signal) * alpha**2 * of_gradient.noise
@@ -261,7 +261,7 @@ def _kick(ground: Ground, s: TangentState, k: Float[Array, ""]) -> Vector:
     rows, eps = ground.rows, ground.eps
     violation = rows.violation(ground.values)
     downhill = jnp.clip(-rows.backward(violation), *ground.bounds.around(s.x))
-    is_flat = ground.is_far & (_square(downhill) <= 100 * eps * _square(violation))
+    is_flat = ground.is_far & (square(downhill) <= 100 * eps * square(violation))
     direction = jax.random.normal(jax.random.fold_in(jax.random.key(0), k.astype(int)), s.x.shape, s.x.dtype)
     length = eps ** (1 / 3) * s.size / jnp.linalg.norm(direction)
     hidden = ~rows.alive & (jnp.abs(rows.violation(s.residuals)) > eps**0.5 * s.usual * s.size)
@@ -311,10 +311,6 @@ def _bounds(oracle: Oracle) -> tuple[Bounds, bool]:
     return bounds, isinstance(within, Everything) and not any(block.inequality for block in oracle.blocks)
 
 
-def _square(vector: Array) -> Float[Array, ""]:
-    return jnp.sum(vector**2)
-
-
 def _real(dtype: Any) -> float:
     """A step shorter than this, relative to x, is rounding and shows nothing."""
     return max(1e-12, 10 * float(jnp.finfo(dtype).eps))
@@ -341,7 +337,7 @@ def _largest(model: Array) -> Array:
 
 
 def _curve(model: Array, step: Vector) -> Array:
-    return jnp.vdot(step, model @ step) if model.ndim else model * _square(step)
+    return jnp.vdot(step, model @ step) if model.ndim else model * square(step)
 
 
 def _learnt(model: Array, step: Vector, change: Vector, noise: Array) -> Array:

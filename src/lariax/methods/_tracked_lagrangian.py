@@ -25,6 +25,7 @@ from lariax.methods._survey import (
     mean_over,
     scales_at,
     slopes_at,
+    square,
     units_of,
 )
 from lariax.oracle import Batch, Look, Oracle, Parts, Vector, for_each
@@ -195,21 +196,21 @@ class TrackedLagrangian(AbstractMethod):
             gradient = storm(fresh, stale, state.gradient, gains.gradient)
 
         # filters, curvature and theta; or a step back
-        aim = _square(state.gradient) if oracle.is_free else _square(x - state.x) / eta**2
-        step = Step(_square(stale), eta**2 * aim, aim / (s.gradient_filter.error + rule.tiny))
+        aim = square(state.gradient) if oracle.is_free else square(x - state.x) / eta**2
+        step = Step(square(stale), eta**2 * aim, aim / (s.gradient_filter.error + rule.tiny))
         turned = rule.turn(s, k, gains, rows, step, seen)
-        learned = rule.learn(state.rule, turned, _square(stale - state.gradient), _square(fresh - stale))
+        learned = rule.learn(state.rule, turned, square(stale - state.gradient), square(fresh - stale))
         average, slope = state.average, state.slope
         if average is not None:
             averaging, share = averaged(jnp, learned.averaging, learned.constraints, learned.weights)
             average = running_mean(average, x, share)
             slope = None if slope is None else running_mean(slope, gradient, share)
             if measuring:
-                averaging = with_spread(averaging, _square(x - average), rule.tiny)
+                averaging = with_spread(averaging, square(x - average), rule.tiny)
             learned = learned._replace(averaging=averaging)
         new = TrackedState(x, gradient, state.metric, average, slope, learned)
         back = state._replace(rule=rule.back_off(state.rule))
-        good = jnp.sqrt(_square(fresh)) <= turned.limit
+        good = jnp.sqrt(square(fresh)) <= turned.limit
         if measuring:
             return jax.lax.cond(good, lambda: new, lambda: back)
         return jax.tree.map(lambda a, b: a if a is b else jnp.where(good, a, b), new, back)
@@ -230,13 +231,13 @@ class TrackedLagrangian(AbstractMethod):
         fresh = h1 if self.one_backward else h0
         return Measurement(
             noise=fresh.noise + ((eps * fresh.mean) ** 2).sum(),  # rounding is noise too
-            length=_square(dx),
-            size=_square(x),
-            fixed=_square(fixed.mean),
+            length=square(dx),
+            size=square(x),
+            fixed=square(fixed.mean),
             along=jnp.vdot(dx, follow.mean),
-            follow=_square(follow.mean),
+            follow=square(follow.mean),
             # one backward pass: the estimate does not follow the moves, so all of a move is drift
-            drift=_square(whole.mean) if self.one_backward else whole.noise,
+            drift=square(whole.mean) if self.one_backward else whole.noise,
         )
 
     # --- the start, and now and then
@@ -259,7 +260,7 @@ class TrackedLagrangian(AbstractMethod):
         share = slopes.samples / oracle.batch_size
         gradient_noise = share * jnp.sum(slopes.error)
         value_noise = share * variance_of_mean(jnp, values)
-        max_gradient = _square(slopes.mean)
+        max_gradient = square(slopes.mean)
         jumps, size = jnp.zeros_like(curvature), 1 + jnp.linalg.norm(point)
         if rule.averages:
             is_linear = found is not None and found[1].largest == 0
@@ -330,14 +331,14 @@ class TrackedLagrangian(AbstractMethod):
         """The shape of the penalty, the size of the objective's gradient and the metric, anew."""
         rule = self.rule(oracle)
         eta = rule.lengths(rule.in_force(state.rule)).eta
-        eta = face_step(jnp, eta, _square(state.gradient), _square(state.x))
+        eta = face_step(jnp, eta, square(state.gradient), square(state.x))
         face = face_at(_in_metric(oracle, state), state.x - eta * state.gradient, eta)
         state = self._rescaled(oracle, rule, state, batches)
         oracle, s = _in_metric(oracle, state), state.rule
         slope = mean_over(lambda batch: oracle.objective_gradient(state.x, batch), batches)
-        s = rule.with_gradient(s, _square(slope), _square(state.x))
+        s = rule.with_gradient(s, square(slope), square(state.x))
         shape = self._shape(oracle, state.x, batches, rule.shape_inputs(s, oracle.batch_size), s.shape, key, face)
-        s = rule.refreshed(s, shape, _square(slope))
+        s = rule.refreshed(s, shape, square(slope))
         if state.average is not None:
             ahead = state.average - state.x - rule.lengths(rule.in_force(s)).eta * state.gradient
             jumps = jumps_at(oracle, state.x, JUMP_STEPS * ahead, batches, s.weights)
@@ -404,7 +405,7 @@ class TrackedLagrangian(AbstractMethod):
     def diagnose(self, oracle: Oracle, state: TrackedState, k: Float[Array, ""]) -> Diagnosis:
         """Violated: by more than five standard errors, and a thousandth of the run's length."""
         s = jax.tree.map(on_host, state.rule)  # for NumPy nothing has to be compiled
-        size = np.sum(np.asarray(state.x) ** 2) if state.x.is_fully_addressable else float(_square(state.x))
+        size = np.sum(np.asarray(state.x) ** 2) if state.x.is_fully_addressable else float(square(state.x))
         left = violation(np, oracle.layout.inequality, s.multipliers, s.constraints) ** 2
         far = left > VIOLATED_LENGTH**2 * (1 + size) * diagonal(np, s.shape.gram)
         violated = np.any(far & (left > VIOLATED_ERRORS**2 * s.constraint_filter.error))
@@ -445,7 +446,3 @@ class TrackedLagrangian(AbstractMethod):
 
 def _in_metric(oracle: Oracle, state: TrackedState) -> Oracle:
     return oracle if state.metric is None else replace(oracle, scaling=state.metric)
-
-
-def _square(vector: Array) -> Float[Array, ""]:
-    return jnp.sum(vector**2)
