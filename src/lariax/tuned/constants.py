@@ -98,7 +98,8 @@ as that of x.x at 0, neither penalty nor multiplier has anything to press on, ho
 
 LEAST_PENALTY = 0.02
 """rho is at least this share of f's curvature at the start: a start at a minimum of f has no gradient to measure by,
-and has to be left."""
+and has to be left. So does one of a deterministic f, whose gradient has no noise to hide the penalty's in: without this
+share of it a GMM problem, started at its minimum, never moved."""
 
 GRADIENT_MEMORY = 0.8
 """What is left, from refresh to refresh, of the maximum of ||grad f||^2."""
