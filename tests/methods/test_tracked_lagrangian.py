@@ -159,6 +159,17 @@ def test_a_start_at_the_minimum_of_a_deterministic_objective_is_left():
     np.testing.assert_allclose(result.multipliers["c"], -0.2, atol=0.03)
 
 
+@pytest.mark.parametrize("objective", [lambda x: 0.0 * x[0], lambda x: jnp.sum(x**4)], ids=["nothing", "flat"])
+def test_nothing_to_minimise_at_the_start(objective):
+    """E [(A + 0.3 Z) x - b + 0.3 z] = 0 has one solution, (-0.2, 1.4), with a standard error of 0.3 sqrt(3) /
+    sqrt(16,000) ||A^-1|| = 0.004."""
+    matrix, b = jnp.array([[2.0, 1.0], [0.5, 1.5]]), jnp.array([1.0, 2.0])
+    moments = lx.Equal(lambda x, z: (matrix + 0.3 * z[:4].reshape(2, 2)) @ x - b + 0.3 * z[4:], samples=normal(6))
+    result = lx.solve(lx.Problem(objective, constraints={"moments": moments}), jnp.zeros(2), iterations=4000)
+    assert result.status == "budget"
+    np.testing.assert_allclose(result.x, [-0.2, 1.4], atol=0.03)
+
+
 def test_without_constraints():
     result = lx.solve(lx.Problem(bowl([0.3, -0.4]), samples=normal(2)), jnp.ones(2), TRACKED, iterations=10_000)
     np.testing.assert_allclose(result.x, [0.3, -0.4], atol=0.012)

@@ -45,12 +45,11 @@ def remainder(oracle: Oracle, values: Array, schedule: PenaltySchedule, k: Float
     off = np.abs(np.asarray(on_host(values)))
     if not off.size:
         return ""
-    row = int(np.argmax(off))
+    row, penalty, power = int(np.argmax(off)), float(schedule.penalty_at(float(k))), schedule.exponents.penalty
     name = next(block.name for block in oracle.blocks if row in range(oracle.rows)[block.rows])
     return (
         f"By the run's own estimate {name!r}, with its slacks, is off its bound by {off[row]:.2g}: a penalty of "
-        f"{float(schedule.penalty_at(float(k))):.3g} leaves that, and grows as k^{schedule.exponents.penalty:.3g}. Take "
-        'a larger penalty=, or method="auto".'
+        f'{penalty:.3g} leaves that, and grows as k^{power:.3g}. Take a larger penalty=, or method="auto".'
     )
 
 
