@@ -178,7 +178,9 @@ def by_multipliers(data: Data, recipe: Recipe, hidden: tuple[int, ...], passes: 
 
 def is_refuted(data: Data, model: torch.nn.Module, closure: Callable[[Tensor], tuple[Tensor, dict]], by: Any) -> bool:
     """Whether the certificate on all training rows says that the bound is not kept."""
-    certificate = lt.certify(model, closure, torch.arange(len(data.y)).split(BATCH), by, population=False)
+    certificate = lt.certify(
+        model, closure, torch.arange(len(data.y)).split(BATCH), by, population=False, tolerance=1e-6
+    )
     return certificate.constraints["rate"].holds == "violated"
 
 
