@@ -17,11 +17,14 @@ from lariax.problem import probes
 from lariax.torch._batches import rows_of
 from lariax.torch._constraints import ClosureValues
 from lariax.torch._indexed import IndexedMultipliers
+from lariax.torch._kinks import first_jumps, jumps_along
 from lariax.torch._moments import VectorMoments
 from lariax.torch._passes import Closure, Passes, Piece, Vector, dense
 from lariax.tuned import host
-from lariax.tuned.constants import PROBES
-from lariax.tuned.curvature import first_curvature, probe_direction, probe_length
+from lariax.tuned.averaging import is_kinked as averages_now
+from lariax.tuned.averaging import with_look
+from lariax.tuned.constants import JUMP_STEPS, JUMPY_SAMPLES, PROBES
+from lariax.tuned.curvature import first_curvature, noisy_slope, probe_direction, probe_length
 from lariax.tuned.filter import variance_of_mean
 from lariax.tuned.rule import FirstLook, Rule, RuleState
 from lariax.tuned.shape import PenaltyShape, ShapeInputs, is_whitened, shape_at
@@ -80,11 +83,18 @@ class Survey:
         all_rows = [self.passes.rows(self.closure, self.passes.whole(batch)) for batch in self.batches]
         each = np.concatenate([part.double().cpu().numpy() for part in all_rows])
         noise, max_gradient = each.shape[0] / total * variance_of_mean(np, each), objective.square
+        jumps = 0.0
+        if rule.averages:
+            is_linear = seen is not None and seen.largest == 0
+            jumps = first_jumps(survey, objective.mean, is_linear)
+            if jumps >= JUMPY_SAMPLES or is_linear:  # in pieces, perhaps, with kinks that few samples showed
+                steep = noisy_slope(host, max_gradient, objective.variance / total)
+                curvature = max(curvature, np.float64(steep / (1 + np.sqrt(survey.square_of_x()))))
         inputs = ShapeInputs.at_start(
             rule.inequality, curvature, max_gradient, objective.variance / total, noise, total
         )
         shape, diagonal = survey.shape(inputs, None), None if seen is None else seen.diagonal
-        return FirstLook(curvature, max_gradient, rows, noise, multipliers, shape, diagonal), survey
+        return FirstLook(curvature, max_gradient, rows, noise, multipliers, shape, diagonal, jumps), survey
 
     def refreshed(
         self,
@@ -94,22 +104,28 @@ class Survey:
         units: np.ndarray | None,
         indexed: IndexedMultipliers,
         held: np.ndarray | None,
+        ahead: Callable[["Survey", RuleState], tuple[Tensor, float]],
     ) -> tuple[RuleState, "Survey"]:
         """The shape of the penalty, the size of the objective's gradient and the units, anew. `held`: entries that stay
-        at a bound."""
+        at a bound. `ahead`: for kinks, the way to the average and one step on, and how far x spreads."""
         survey, scales = self, self.scales
         if scales is not None:
             if units is None or s.diagonal is None:
                 seen, held = HessianEstimate.flat(self._slopes(s.weights, indexed) * scales**2), None
             else:
-                seen = self.hessian(s.weights, units)
+                rough = rule.averages and averages_now(s.averaging)
+                seen = self.hessian(s.weights, units, ahead(self, s)[1] if rough else None)
                 held = None if held is None else held & (np.bincount(units)[units] == 1)
             s, change = replace(rule, xp=np).rescaled(s, scales, seen, held)  # long vectors, not single numbers
             survey = self._in(scales * change)
         gradient = survey.objective(by_row=False).square
         s = rule.with_gradient(s, gradient, survey.square_of_x())
         shape = survey.shape(rule.shape_inputs(s, batch_size), s.shape)
-        return rule.refreshed(s, shape, gradient), survey
+        s = rule.refreshed(s, shape, gradient)
+        if rule.averages:
+            jumps = jumps_along(survey, JUMP_STEPS * ahead(survey, s)[0], s.weights)
+            s = s._replace(averaging=with_look(host, s.averaging, jumps))
+        return s, survey
 
     # --- the objective
 
@@ -128,11 +144,11 @@ class Survey:
         rows, parts = ([VectorMoments(self.origin) for _ in range(count)] for _ in range(2))
         with self.passes.undisturbed(), torch.enable_grad():
             for batch in self.batches:
-                if by_row and self._cheap(batch, count):
+                if by_row and self.cheap(batch, count):
                     for piece in self.passes.whole(batch):
                         seen = self.passes.call(self.closure, piece)
                         for i, target in enumerate(rows):
-                            for chunk in self._each(column(seen, i)):
+                            for chunk in self.each(column(seen, i)):
                                 target.add(chunk)
                 else:
                     for weight, means in self._parts(batch, groups, count, lambda seen, i: column(seen, i).mean()):
@@ -142,14 +158,14 @@ class Survey:
 
     def first_curvature(self, seen: HessianEstimate | None) -> np.float64:
         """Of the objective, on the first batch; where its Hessian was not looked at, from a short step."""
-        info, x = torch.finfo(self.space.dtype), self._point()
+        info, x = torch.finfo(self.space.dtype), self.point()
         slope = self._objective_slope([p.data for p in self.space.params], halved=seen is None)
         size, steep = 1 + _norm(x if self.metric is None else x / self.metric), _norm(slope)
         if seen is not None:
             return np.float64(first_curvature(host, seen.largest, steep, size))
         length = probe_length(host, size, info.eps)
         step = length * probe_direction(host, slope, steep, info.tiny)
-        beyond = self._objective_slope(self._values(x - (step if self.metric is None else step * self.metric)))
+        beyond = self._objective_slope(self.values(x - (step if self.metric is None else step * self.metric)))
         return np.float64(first_curvature(host, _norm(beyond - slope) / (length + info.tiny), steep, size))
 
     def _objective_slope(self, point: list[Tensor], halved: bool = True) -> Tensor:
@@ -168,7 +184,7 @@ class Survey:
 
     def balanced_scales(self, labels: np.ndarray) -> tuple[np.ndarray, HessianEstimate]:
         """Scales for the start, those that make the curvature equal along all axes, and the curvature there."""
-        point, own = self._point().double().cpu().numpy(), self.objective()
+        point, own = self.point().double().cpu().numpy(), self.objective()
         squares = (own.mean**2 + own.squares / own.weight, own.variances)
         slopes, noise = (_by_unit(values.double().cpu().numpy(), labels) for values in squares)
         rows = None
@@ -187,15 +203,16 @@ class Survey:
             seen = seen_in(scales)
         return scales, seen
 
-    def hessian(self, weights: np.ndarray, labels: np.ndarray) -> HessianEstimate:
-        """From products with the Hessian of the Lagrangian, on the mean over all batches."""
+    def hessian(self, weights: np.ndarray, labels: np.ndarray, span: float | None = None) -> HessianEstimate:
+        """From products with the Hessian of the Lagrangian, on the mean over all batches. `span`: from differences over
+        so much to both sides, where gradients of rows jump."""
         w = torch.as_tensor(weights).to(self.origin)
         directions = torch.as_tensor(probes(len(labels))).to(self.origin)
         with self.passes.undisturbed(), torch.enable_grad():
             graphs = self._graphs(w, len(directions))
-            gradients, products = self._bends(w, graphs, directions)
+            gradients, products = self._bends(w, graphs, directions, span)
             along = torch.linalg.qr(products.T)[0].T
-            largest = float(torch.linalg.matrix_norm(self._bends(w, graphs, along)[1], ord=2))
+            largest = float(torch.linalg.matrix_norm(self._bends(w, graphs, along, span)[1], ord=2))
         squares = torch.mean(gradients**2, dim=0)
         spread = torch.clamp(squares - torch.mean(gradients, dim=0) ** 2, min=0)
         v, hv, *rest = (values.double().cpu().numpy() for values in (directions, products, squares, spread))
@@ -205,7 +222,7 @@ class Survey:
     def _graphs(self, weights: Tensor, count: int) -> list[Tensor] | None:
         """The Lagrangian's gradient on each batch, to be differentiated along `count` directions at once; None where
         the model may be large."""
-        if self._cheap(self.batches[0], count * len(self.batches)):
+        if self.cheap(self.batches[0], count * len(self.batches)):
             return [torch.stack(list(self._lagrangian(batch, weights))).sum(dim=0) for batch in self.batches]
         return None
 
@@ -221,8 +238,15 @@ class Survey:
             yield self._flat(found)
         self.passes.set_random_state(random)  # every batch sees the same
 
-    def _bends(self, weights: Tensor, slopes: list[Tensor] | None, directions: Tensor) -> tuple[Tensor, Tensor]:
+    def _bends(
+        self, weights: Tensor, slopes: list[Tensor] | None, directions: Tensor, span: float | None
+    ) -> tuple[Tensor, Tensor]:
         """The Lagrangian's gradients, batch by batch, and the mean of the products with its Hessian."""
+        if span is not None:
+            products = torch.stack([self._difference(weights, v, span) for v in directions])
+            own = [torch.stack(list(self._lagrangian(batch, weights))).sum(dim=0).detach() for batch in self.batches]
+            gradients, products = self.passes.total([torch.stack(own), products])
+            return gradients, products
         products = torch.zeros_like(directions)
         if slopes is not None:
             gradients, mean = torch.stack(slopes).detach(), torch.stack(slopes).mean(dim=0)
@@ -239,6 +263,16 @@ class Survey:
             products /= len(self.batches)
         gradients, products = self.passes.total([gradients, products])
         return gradients, products
+
+    def _difference(self, weights: Tensor, v: Tensor, span: float) -> Tensor:
+        """About H v, over `span` to both sides."""
+        share = span / (_norm(v) + torch.finfo(v.dtype).tiny)
+        step, ends = share * (v if self.metric is None else v * self.metric), []
+        for sign in (1, -1):
+            with self.passes.at(self.values(self.point() + sign * step)):
+                slopes = [slope.detach() for batch in self.batches for slope in self._lagrangian(batch, weights)]
+            ends.append(torch.stack(slopes).sum(dim=0) / len(self.batches))
+        return (ends[0] - ends[1]) / (2 * share)
 
     def _slopes(self, weights: np.ndarray, indexed: IndexedMultipliers) -> np.ndarray:
         """Mean squares of the Lagrangian's gradients on half batches, in the coordinates of x."""
@@ -262,10 +296,10 @@ class Survey:
         batch = self.batches[-1]
         pieces, total = self.passes.whole(batch), self.origin.new_zeros(())
         with self.passes.undisturbed(), torch.enable_grad():
-            if self._cheap(batch, len(self.constraints.indexed)):
+            if self.cheap(batch, len(self.constraints.indexed)):
                 for piece in pieces:
                     for slope in self._of_examples(self.passes.call(self.closure, piece)):
-                        total = total + torch.stack([torch.sum(chunk**2) for chunk in self._each(slope)]).sum()
+                        total = total + torch.stack([torch.sum(chunk**2) for chunk in self.each(slope)]).sum()
                 (total,) = self.passes.total([total])
             else:
                 total = torch.stack([torch.sum(vector**2) for vector in self._mixed(pieces, seed)]).max()
@@ -343,13 +377,13 @@ class Survey:
 
     def _forward(self, batch: Any, direction: Tensor) -> np.ndarray:
         """J v, by a central difference."""
-        x = self._point()
+        x = self.point()
         step = direction if self.metric is None else direction * self.metric
         length = float(torch.linalg.vector_norm(step))
         reach = torch.finfo(x.dtype).eps ** (1 / 3) * (1 + float(torch.linalg.vector_norm(x))) / max(length, 1e-30)
         ends = []
         for sign in (1, -1):
-            with self.passes.at(self._values(x + sign * reach * step)):
+            with self.passes.at(self.values(x + sign * reach * step)):
                 looks = [self.passes.call(self.closure, piece, graph=False) for piece in self.passes.whole(batch)]
             rows = sum(look.size for look in looks)
             mean = sum((self.constraints.slope_means(look) * (look.size / rows) for look in looks), start=0.0)
@@ -370,14 +404,14 @@ class Survey:
         """Of the whole batch."""
         return self.passes.processes * sum(int(rows_of(part)) for part in self.passes.batches(batch))
 
-    def _cheap(self, batch: Any, columns: int) -> bool:
+    def cheap(self, batch: Any, columns: int) -> bool:
         entries = self._rows(batch) * max(columns, 1) * self.space.size
         return not self.passes.single_use and entries <= ROW_ENTRIES
 
-    def _point(self) -> Tensor:
+    def point(self) -> Tensor:
         return torch.cat([part.reshape(-1) for part in self.space.point()])
 
-    def _values(self, point: Tensor) -> list[Tensor]:
+    def values(self, point: Tensor) -> list[Tensor]:
         """Of the parameters, at a flat point."""
         views = point.split([p.numel() for p in self.space.params])
         return [v.view_as(p).to(p.dtype) for v, p in zip(views, self.space.params, strict=True)]
@@ -405,7 +439,7 @@ class Survey:
             each = [self.passes.gradient([output], [row], keep=True) for row in cotangents]
             return [None if column[0] is None else torch.stack(column) for column in zip(*each, strict=True)]
 
-    def _each(self, output: Tensor) -> Iterator[Tensor]:
+    def each(self, output: Tensor) -> Iterator[Tensor]:
         """Gradients of the entries of a vector, a chunk of them at a time."""
         identity = torch.eye(output.shape[0], dtype=output.dtype, device=output.device)
         for rows in identity.split(max(1, CHUNK_ENTRIES // self.space.size)):
