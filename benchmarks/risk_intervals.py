@@ -142,9 +142,10 @@ def main() -> None:
         about = (
             f"{origin('benchmarks.risk_intervals', ('lariax', 'jax', 'scipy'), time.perf_counter() - began)} The "
             f"default method with {DRAWS:,} draws in batches of {BATCH}; each answer is certified on {JUDGED:,} "
-            "samples of its own. Held: runs in which the true risk, known in closed form, lies within the certificate's "
-            "95 % interval; width: of that interval, mean. True risk: over the runs, mean and standard deviation, against a "
-            f"bound of 0.1. Off: distance from the solution, rms [largest]; of the sample-average problem over "
+            "samples of its own. Held: runs in which the true risk, known in closed form, lies within the "
+            "certificate's 95 % interval; width: of that interval, mean. True risk: over the runs, mean and standard "
+            "deviation, against a bound of 0.1. Off: distance from the solution, rms [largest]; of the sample-average "
+            "problem over "
             f"{DRAWS:,} samples, by HiGHS or a sorted quantile, {REFERENCES} seeds."
         )
         head = ("problem", "held", "width", "true risk", "off", "sample average off")

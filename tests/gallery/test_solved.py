@@ -193,6 +193,7 @@ def test_power_plants_keep_their_chances_and_their_prices():
     looks_right(case.pictures(result.x))
 
 
+@pytest.mark.long
 def test_a_suspension_is_that_of_quadrature():
     """The chance by quadrature is what plain counting shows, and a run finds spring, damper and price."""
     case = gallery.suspension()

@@ -45,6 +45,9 @@ class TrackedLagrangian(AbstractConstrained):
     The first calls only collect rows until there are 16; the parameters move from then on. A loss of one value a row
     lets the start see its noise more precisely than a mean does.
 
+    Where gradients of single rows jump (relu, clamp, abs, max), and a look row by row is cheap, iterates are averaged:
+    between calls the parameters are the average, and what is changed in them from outside is lost in the next call.
+
     Arguments:
         params: the model, its parameters, or groups of them; a group may have `lr`, `within` (a set of `lariax.sets`)
             and `regularizer` (a term of `lariax.prox`).
@@ -374,6 +377,7 @@ class TrackedLagrangian(AbstractConstrained):
         """From all batches collected; gradients and values from the first, of which it also returns what was seen."""
         rows = self.passes.rows(closure, cut.pieces).double().cpu().numpy()
         plain = not (self.one_backward or self.indexed or self.choices["step_size"] or self.choices["gain_exponent"])
+        plain = plain and not (self.model and any(True for _ in self.model.buffers()))  # which no average goes with
         rules = self._make_rules(averages=plain and has_kinks(self.passes, closure, cut.pieces[0]))
         self.metric = self.space.split(torch.ones(self.space.size)) if self.adaptive_metric else None
         given = self.rule.signed(self.constraints.rows_named(self.given))
