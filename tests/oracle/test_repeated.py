@@ -19,7 +19,7 @@ def test_many_at_once_give_the_same_as_one_by_one(monkeypatch, limit):
     each = [function(batch) for batch in map(batches.rows, range(6))]
     right = jax.tree.map(lambda *values: jnp.stack(values), *each)
     for one_by_one in (True, False):
-        monkeypatch.setattr(_repeated, "_one_by_one", lambda value=one_by_one: value)
+        monkeypatch.setattr(_repeated, "on_cpu", lambda value=one_by_one: value)
         monkeypatch.setattr(_repeated, "AT_ONCE", limit)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), for_each(function, batches), right)
         sums = jax.tree.map(lambda values: values.sum(0), right)
@@ -27,7 +27,7 @@ def test_many_at_once_give_the_same_as_one_by_one(monkeypatch, limit):
 
 
 def test_how_many_fit_is_a_divisor(monkeypatch):
-    monkeypatch.setattr(_repeated, "_one_by_one", lambda: False)
+    monkeypatch.setattr(_repeated, "on_cpu", lambda: False)
     monkeypatch.setattr(_repeated, "AT_ONCE", 20)
     batches = Batch((jnp.zeros((6, 5, 3)),))  # 4 entries come out of each
     assert _repeated._at_once(function, batches) == 3

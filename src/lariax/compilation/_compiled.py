@@ -53,7 +53,7 @@ class _Programs:
     def _with(self, options: dict[str, Any]) -> Any:
         filter_jit: Any = eqx.filter_jit  # its type leaves out what it passes on to jax.jit
         known = {name: value for name, value in options.items() if name not in FORGOTTEN}
-        return filter_jit(self._function, compiler_options=known if jax.default_backend() == "cpu" else None)
+        return filter_jit(self._function, compiler_options=known if on_cpu() else None)
 
     def call(self, way: str, *args: Any, **kwargs: Any) -> Any:
         """Compiled in one of the ways, without options that this version of XLA refuses."""
@@ -88,6 +88,11 @@ def compiled(*, once: bool = False, briefly: bool = False) -> Callable[[F], F]:
         return call  # type: ignore[return-value]
 
     return decorate
+
+
+def on_cpu() -> bool:
+    """Whether programs run on a CPU, where a command costs a tenth of a microsecond, not several."""
+    return jax.default_backend() == "cpu"
 
 
 def on_device(value: Any, dtype: Any = None) -> Array:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
-from lariax.compilation import compiled
+from lariax.compilation import compiled, on_cpu
 from lariax.loop._finite import all_finite, finite_functions
 from lariax.loop._pieces import Cutter
 from lariax.loop._programs import BlockLayout, LoopState, Packed, Program, Programs, traced_programs
@@ -273,10 +273,10 @@ class _Block:
         return Cutter.of(oracle.coordinates.sizes, oracle.slacks) if oracle.is_large else None
 
     def _plain(self, state: State, first: Array, end: Array) -> State:
-        """Iterations first .. end - 1 that do not measure. Large vectors go there and back, by two of them in one turn
-        of the loop: a turn has to leave each where it found it, and after a single one that is a copy."""
+        """Iterations first .. end - 1 that do not measure. On a GPU two of them make a turn of the loop: a turn has to
+        leave everything where it found it, and after a single iteration that is a copy of everything."""
         parts = self.programs.packing.packed(state)
-        if self.oracle.is_large:
+        if self.oracle.is_large or not on_cpu():
             turns = jnp.maximum(end - first, 0) // 2
             start = first
             parts = jax.lax.fori_loop(

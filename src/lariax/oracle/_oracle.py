@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
+from lariax.compilation import on_cpu
 from lariax.formulas import leave_one_out, repelled, same_stratum
 from lariax.oracle._coordinates import Coordinates
 from lariax.oracle._counting import count, uncounted
@@ -37,7 +38,7 @@ LARGE = 2**22
 
 def takes_time(entries: int) -> bool:
     """On a GPU, where the user's functions are as fast as memory; a CPU is busy with them for far longer."""
-    return entries >= LARGE and jax.default_backend() != "cpu"
+    return entries >= LARGE and not on_cpu()
 
 
 class Oracle(AbstractStructure, AbstractSampling):

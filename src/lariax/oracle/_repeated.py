@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
+from lariax.compilation import on_cpu
 from lariax.oracle._counting import uncounted
 from lariax.oracle._sampling import Batch
 
@@ -39,13 +40,9 @@ def sum_over(function: Callable[[Batch], PyTree], batches: Batch) -> PyTree:
 def _at_once(function: Callable[[Batch], PyTree], batches: Batch) -> int:
     """How many batches: a divisor of their number."""
     count = jax.tree.leaves(batches)[0].shape[0]
-    if _one_by_one():
+    if on_cpu():
         return 1
     with uncounted():
         like = jax.eval_shape(function, batches.first)
     most = AT_ONCE // max(1, sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(like)))
     return max((part for part in range(1, count + 1) if count % part == 0 and part <= most), default=1)
-
-
-def _one_by_one() -> bool:
-    return jax.default_backend() == "cpu"
