@@ -104,9 +104,9 @@ def _peak(position: Any) -> Any:
 
 def _exact(stroke: float, x: Any) -> tuple[Any, Any]:
     """The mean of the objective, and the probability, by quadrature over the mass."""
-    nodes, weights = np.polynomial.hermite_e.hermegauss(NODES)
+    nodes, masses = np.polynomial.hermite_e.hermegauss(NODES)
     each = jax.vmap(lambda mass: _simulated(x, mass, 1.0))(jnp.exp(MASS_SPREAD * nodes))
-    weights = jnp.asarray(weights / weights.sum())
+    weights = jnp.asarray(masses / masses.sum())
     comfort = (1 + SPEED_SPREAD**2) * weights @ jnp.mean(each.acceleration**2, axis=1)
     fastest = stroke / jax.vmap(_peak)(each.position)  # up to this speed the stop is not hit
     return comfort, weights @ jax.scipy.stats.norm.cdf((1 - fastest) / SPEED_SPREAD)

@@ -73,8 +73,8 @@ def jumps_along(survey: "Survey", step: Tensor, weights: np.ndarray) -> float:
             here, near, far = (
                 _row_gradients(survey, x + share * step, batch, w) for share in (1.0, 1 - 1 / JUMP_PART, 0.0)
             )
-        changes = (norm(part - here, dim=1) for part in (far, near))
-        count = count + is_jump(*changes, norm(here, dim=1) + norm(far, dim=1), eps).sum()
+        size = norm(here, dim=1) + norm(far, dim=1)
+        count = count + is_jump(norm(far - here, dim=1), norm(near - here, dim=1), size, eps).sum()
     return float(survey.passes.total([count])[0])
 
 
