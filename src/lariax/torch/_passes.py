@@ -131,18 +131,17 @@ class Passes:
         return tuple(groups)
 
     def takes_one_graph(self, rows: int) -> bool:
-        """Whether parts of a batch are better seen in one forward pass: the model is small, its loss has one value a
-        row, and graphs can be used again."""
-        small = rows * self.space.size <= ONE_GRAPH_ENTRIES
+        """Whether parts of a batch are better seen in one forward pass: the model is small and without buffers, which
+        make something else of it (batch norm); its loss has one value a row, and graphs can be used again."""
+        small = rows * self.space.size <= ONE_GRAPH_ENTRIES and not self.buffers
         return small and self.constraints.loss_by_row and self.processes == 1 and not self.single_use
 
     def together(self, closure: Closure, batches: list[Any]) -> ClosureValues | None:
         """Several batches in one forward pass; None where they are better seen one by one, as where each is to see the
         same random numbers."""
-        if any(len(self.batches(batch)) > 1 for batch in batches) or self.processes > 1:
-            return None
-        rows, random = sum(map(rows_of, batches)), self.random_state()
-        batch = joined(batches) if self.takes_one_graph(rows) else None
+        parts = [part for batch in batches for part in self.batches(batch)]
+        rows, random = sum(map(rows_of, parts)), self.random_state()
+        batch = joined(parts) if len(parts) == len(batches) and self.takes_one_graph(rows) else None
         seen = None if batch is None else self.call(closure, Piece(batch, 0, slice(0, rows)))
         is_random = not all(map(torch.equal, random, self.random_state()))
         self.set_random_state(random)

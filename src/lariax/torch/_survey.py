@@ -53,20 +53,17 @@ class Survey:
         self.metric = None if scales is None else torch.as_tensor(scales).to(self.origin)
         self.gradients = Gradients(passes, self.metric)
         self.face: Callable[[np.ndarray], np.ndarray] | None = None
-        self._look: list[ClosureValues | None] = []
 
     def _in(self, scales: np.ndarray) -> "Survey":
         """The same in other units; entries that a face ties together have one."""
         survey = Survey(self.passes, self.closure, self.batches, scales, self.seed)
-        survey.face, survey._look = self.face, self._look
+        survey.face = self.face
         return survey
 
     def _together(self) -> ClosureValues | None:
-        """All batches in one forward pass, which serves every look, where that can be had."""
-        if not self._look:
-            cheap = self._cheap(self.batches[0], len(self.batches))
-            self._look = [self.passes.together(self.closure, self.batches) if cheap else None]
-        return self._look[0]
+        """All batches in one forward pass, where that can be had."""
+        cheap = self._cheap(self.batches[0], len(self.batches))
+        return self.passes.together(self.closure, self.batches) if cheap else None
 
     def metric_as_vector(self) -> Vector | None:
         return None if self.scales is None else self.space.split(torch.as_tensor(self.scales))
