@@ -182,7 +182,9 @@ class Judged:
         order = np.lexsort((np.abs(self.shift), -self.margin, self.cost))
         plain = order[self.model[order] == 0]
         own = plain[np.argsort(np.abs(self.shift[plain]), kind="stable")]
-        self.orders = [(own, SURE[0] if near_own else -1.0), (plain, SURE[1]), (order, 0.0)]
+        least = np.flatnonzero((self.model > 0) & (self.shift == 0))  # models are in the order of their margins
+        sure = SURE[0] if near_own else -1.0
+        self.orders = [(own, sure), (plain, SURE[1]), (least, sure), (order, 0.0)]
         self.losses, self.known = losses, dict[int, np.ndarray]()
 
     def at(self, level: float) -> Candidate:

@@ -32,7 +32,7 @@ from lariax.sklearn._regression import (
 from lariax.sklearn._tradeoff import bound_of, draw, frame_of, named
 from lariax.utils import check_among, check_confidence, is_number, warn
 
-LINEAR_LEVELS, NETWORK_LEVELS = LinearTrainer.levels, (0.0, 2.0, 5.0, 9.0)
+LINEAR_LEVELS, NETWORK_LEVELS = (0.0, 1.0, 1.5, 2.0, 3.0, 4.5, 7.0), (0.0, 2.0, 5.0, 9.0)
 """Margins that models are trained for, in standard errors of the rows kept back."""
 
 
