@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -61,17 +60,13 @@ SMALL = 5_000_000
 """Entries up to which sparse inputs are trained on as dense ones."""
 
 
-BETWEEN = 3
-"""Models between two that were trained: margins are then some tenths of a standard error apart."""
-
-
 @dataclass(frozen=True)
 class LinearTrainer:
     """Trains linear models; C as of `sklearn.linear_model.LogisticRegression`, on scaled features."""
 
     C: float
 
-    levels: ClassVar[tuple[float, ...]] = (0.0, 1.0, 2.0, 3.0, 4.5, 7.0)
+    levels: ClassVar[tuple[float, ...]] = (0.0, 1.0, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 4.5, 7.0)
     flatters: ClassVar[bool] = False
 
     def path(self, rows: Rows, plan: Plan, targets: Sequence[np.ndarray | None]) -> list[Linear]:
@@ -87,22 +82,6 @@ class LinearTrainer:
                 bounds = None if target is None else softened(objective, target, found[-1] if found else None)
                 found.append(train(objective, bounds, found[-1] if found else None))
         return [_back(trained, middle, spread) for trained in found]
-
-    def filled(self, models: Sequence[Linear]) -> list[Linear]:
-        """The models, and between each two of them `BETWEEN` more on the line from one to the other."""
-        found = [models[0]]
-        for one, other in pairwise(models):
-            found += [_mixed(one, other, part / (BETWEEN + 1)) for part in range(1, BETWEEN + 1)]
-            found.append(other)
-        return found
-
-
-def _mixed(one: Linear, other: Linear, share: float) -> Linear:
-    def mix(name: str) -> Any:
-        return (1 - share) * getattr(one, name) + share * getattr(other, name)
-
-    names = ("coef", "intercept", "multipliers", "values", "loss")
-    return Linear(**{name: mix(name) for name in names}, iterations=0)
 
 
 @cache

@@ -95,10 +95,6 @@ class NetworkTrainer:
             found.append(_as_model(x, result, plan, fun, data, middle, spread))
         return found
 
-    def filled(self, models: Sequence[Network]) -> Sequence[Network]:
-        """The mean of two networks is none that does what they do."""
-        return models
-
 
 @lru_cache(maxsize=16)
 def adam(steps: int) -> Optax:

@@ -49,10 +49,6 @@ class Trainer(Protocol):
 
     def path(self, rows: Rows, plan: Plan, targets: Sequence[np.ndarray | None]) -> Sequence[Model]: ...
 
-    def filled(self, models: Sequence[Any]) -> Sequence[Model]:
-        """Models in between as well, where they can be made of their neighbours."""
-        ...
-
 
 @dataclass(frozen=True)
 class Asked:
@@ -140,14 +136,12 @@ def cross_fitted(
 ) -> tuple[list[np.ndarray], np.ndarray]:
     """Scores of each row by models that were trained without it, and its fold."""
     fold = random.permutation(np.arange(len(rows.y)) % FOLDS)
-    scores: list[np.ndarray] = []
+    outputs = 1 if plan.classes == 2 else plan.classes
+    scores = [np.zeros((len(rows.y), outputs)) for _ in targets]
     for number in range(FOLDS):
         inside, outside = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
-        models = trainer.filled(trainer.path(rows.at(inside), plan.at(inside), targets))
-        own = [np.asarray(model.scores(rows.inputs[outside])) for model in models]
-        scores = scores or [np.zeros((len(rows.y), one.shape[1])) for one in own]
-        for one, part in zip(scores, own, strict=True):
-            one[outside] = part
+        for one, model in zip(scores, trainer.path(rows.at(inside), plan.at(inside), targets), strict=True):
+            one[outside] = model.scores(rows.inputs[outside])
     return scores, fold
 
 

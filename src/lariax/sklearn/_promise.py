@@ -183,7 +183,7 @@ def pool(
     if trainer.flatters:  # a part of the training rows is for judging alone
         shuffled = random.permutation(len(rows.y))
         judged, fitted = (np.sort(part) for part in np.split(shuffled, [len(shuffled) // JUDGES]))
-    models = list(trainer.filled(trainer.path(rows.at(fitted), plan.at(fitted), targets)))
+    models = list(trainer.path(rows.at(fitted), plan.at(fitted), targets))
     if trainer.flatters or len(rows.y) >= FEW:
         scores = [one.scores(rows.inputs[judged]) for one in models]
     else:
@@ -267,7 +267,7 @@ def _crossed(rows: Rows, plan: Plan, trainer: Trainer, asked: Asked, random: np.
     needs = np.inf if least is None else least + luck(rows, plan, scores, fold, asked, sizes)
     promised = needs <= whole.safest
     chosen = whole.at(needs)
-    models = list(trainer.filled(trainer.path(rows, plan, targets)))
+    models = list(trainer.path(rows, plan, targets))
     status = "promised" if promised else "not_shown" if chosen.margin > 0 else "out_of_reach"
     needed = None if promised else needed_rows(chosen, error, n)
     message = STATUSES[status]
