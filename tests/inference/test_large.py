@@ -141,7 +141,7 @@ def test_symmlq_solves_indefinite_systems():
     active = jnp.array([True, False, True])
     system = _krylov.System(sample, jnp.zeros(D), jnp.zeros(3), None, active)
     right = _krylov.Both(jnp.asarray(rng.normal(size=D)), jnp.array([1.0, 0.0, -2.0]))
-    found = _krylov.symmlq(system, right, jnp.asarray(1e-12), jnp.int32(200))
+    found = _krylov.symmlq(system, right, 1e-12, 200)
     own = np.asarray(rows)[np.asarray(active)]
     matrix = np.block([[np.asarray(hessian), own.T], [own, np.zeros((2, 2))]])
     expected = np.linalg.solve(matrix, np.append(right.z, [1.0, -2.0]))
