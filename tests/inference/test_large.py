@@ -156,3 +156,12 @@ def test_symmlq_solves_indefinite_systems():
 def test_a_regularizer_is_refused(without_matrices):
     with pytest.raises(lx.InferenceError, match="regularizer has no error bars"):
         lx.inference(lx.Problem(loss, samples=NOISE, regularizer=lx.prox.L1(0.1)), TARGET)
+
+
+def test_symmlq_writes_over_its_vectors():
+    """A step takes the place of the Lanczos vector before the last, a sum that of the vector added to."""
+    vector = _krylov.Both(jnp.arange(4.0), jnp.ones(2))
+    found = _krylov._combined((jnp.asarray(2.0), ((jnp.asarray(3.0), _krylov.Both(jnp.ones(4), jnp.ones(2))),)), vector)
+    np.testing.assert_allclose(found.z, [3, 5, 7, 9])
+    np.testing.assert_allclose(found.y, [5, 5])
+    assert vector.z.is_deleted()
