@@ -21,7 +21,7 @@ from lariax.certificate._multipliers import Fit, forms_jacobian
 from lariax.certificate._report import Scope
 from lariax.certificate._samples import DRAWS, draws_for_run, next_rows
 from lariax.certificate._sequential import SequentialTest
-from lariax.certificate._tolerance import RelativeTolerance, Tolerance
+from lariax.certificate._tolerance import RelativeTolerance, Tolerance, check_tolerance
 
 __all__ = [
     "COLOURS",
@@ -52,6 +52,7 @@ __all__ = [
     "batch_of",
     "certify",
     "certify_run",
+    "check_tolerance",
     "draws_for_run",
     "estimates_from_means",
     "fit_from_means",

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from lariax.certificate._certificate import Certificate
-from lariax.certificate._tolerance import RelativeTolerance, Tolerance, accepts
+from lariax.certificate._tolerance import Tolerance, accepts, check_tolerance
 from lariax.utils import check_confidence
 
 
@@ -33,9 +33,7 @@ class SequentialTest:
     confidence: float = 0.95
 
     def __post_init__(self) -> None:
-        value = self.tolerance.value if isinstance(self.tolerance, RelativeTolerance) else self.tolerance
-        if not value > 0:
-            raise ValueError(f"tolerance must be positive, found {self.tolerance!r}.")
+        check_tolerance(self.tolerance)
         check_confidence(self.confidence)
 
     def confidence_at(self, look: int) -> float:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lariax.certificate._certificate import Certificate
+from lariax.utils import is_number
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +32,12 @@ class RelativeTolerance:
 
 
 Tolerance = float | RelativeTolerance
+
+
+def check_tolerance(tolerance: Tolerance | None) -> None:
+    value = tolerance.value if isinstance(tolerance, RelativeTolerance) else tolerance
+    if value is not None and not (is_number(value) and value > 0):
+        raise ValueError(f"tolerance must be positive, found {value!r}.")
 
 
 def accepts(certificate: Certificate, tolerance: Tolerance) -> bool:

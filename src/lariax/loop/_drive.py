@@ -243,6 +243,8 @@ class Drive:
         run, remarks = self.run, []
         if status == "diverged":
             remarks += _bad_samples(run)
+        if known.note and status == "budget":
+            remarks.append(known.note)
         if known.remark and has_kinks(run.oracle, known, x, run.loop.key):
             remarks.append(known.remark)
         if self.failure is not None:

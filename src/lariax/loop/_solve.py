@@ -3,13 +3,13 @@
 import dataclasses
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from lariax.certificate import RelativeTolerance, Tolerance
+from lariax.certificate import Tolerance, check_tolerance
 from lariax.checkpoint import Checkpoint, new_folder, remember
 from lariax.loop._begin import Asked, certifier_for, from_earlier, from_point, last_iteration, recording
 from lariax.loop._budget import Budget, check_budgets, record_interval
@@ -25,7 +25,7 @@ from lariax.loop._state import RunState
 from lariax.methods import AbstractMethod
 from lariax.problem import Problem, automatic_axes
 from lariax.risk import lift_of
-from lariax.utils import check_confidence, explains_options, is_number
+from lariax.utils import check_confidence, explains_options
 
 
 @explains_options
@@ -90,91 +90,101 @@ def solve(
     """
     if not isinstance(problem, Problem):
         raise TypeError(f"solve takes an lx.Problem first, found {type(problem).__name__}.")
-    lift = lift_of(problem)
-    if lift is not None:
-        start = x0.point if isinstance(x0, Result) else lift.point(x0)
-        result = solve(
-            lift.problem,
-            dataclasses.replace(x0, x=start, lifted=None) if isinstance(x0, Result) else start,
-            method,
-            iterations=iterations,
-            draws=draws,
-            seconds=seconds,
-            batch_size=batch_size,
-            seed=seed,
-            output=output,
-            tolerance=tolerance,
-            confidence=confidence,
-            record_every=record_every,
-            progress=progress,
-            callback=callback and (lambda now: callback(now._replace(x=now.x["x"]))),
-            checkpoint=checkpoint,
-        )
-        return result.with_risks(lift)
     check_budgets(iterations, draws, seconds, record_every)
-    value = tolerance.value if isinstance(tolerance, RelativeTolerance) else tolerance
-    if value is not None and not (is_number(value) and value > 0):
-        raise ValueError(f"tolerance must be positive, found {value!r}.")
+    check_tolerance(tolerance)
     check_confidence(confidence)
-    budget, asked = Budget(iterations, draws, seconds), Asked(method, batch_size, seed, output)
     if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
         checkpoint = Checkpoint(checkpoint)
-    company = Company.of((x0.continuation and x0.continuation.loop if isinstance(x0, Result) else x0, problem))
-    own = checkpoint if company.writes else None
-    with (
-        Interrupts() as interrupts,
-        new_folder(own) as folder,
-        ProgressBar(progress and company.writes, budget) as bar,  # now: compiling takes seconds
-    ):
-        taken = 0
-        if isinstance(x0, Result):
-            run = from_earlier(problem, x0.x, x0.continuation, asked)
-        else:
-            run = from_point(problem, x0, asked, budget)
-            taken = run.setup.blocks.start * run.oracle.draws_per_iteration
-        if run.is_traced:
-            if interrupts.asked:
-                raise KeyboardInterrupt
-            watched = progress or tolerance is not None or callback is not None or checkpoint is not None
-            return _solve_traced(run, budget, record_every, watched or run.setup.output == "best")
-        certifier = certifier_for(run, tolerance, confidence)
-        last = last_iteration(run, budget, certifier, taken)
-        run = recording(run, record_every, last)
-        keeper, saves = None, checkpoint is not None
-        if checkpoint is not None:
-            plan, setup = Plan.of(checkpoint, run.iteration, last, seconds, tolerance, confidence), described(run.setup)
-            if folder is not None:
-                keeper = keeper_in(folder, setup, plan)
-                remember(folder, problem)
-        return Drive(
-            run, budget, run.iteration, last, certifier, bar, callback, keeper, saves, company, interrupts
-        ).go()
-
-
-def _solve_traced(run: RunState, budget: Budget, record_every: int | None, watched: bool) -> Result:
-    """A run inside jit or vmap: the whole of it in one call, with nobody looking."""
-    oracle, method, blocks = run.oracle, run.method, run.setup.blocks
-    per_iteration = oracle.draws_per_iteration
-    last = budget.last_iteration(0, per_iteration, blocks.start * per_iteration)
-    if last is None or budget.seconds is not None or watched or run.setup.feeder:
-        raise ValueError(
-            "inside jit or vmap a run needs iterations= or draws=, and has no seconds=, progress=, callback=, "
-            'checkpoint=, tolerance=, output="best" or Stream.'
-        )
-    every = record_every or record_interval(last, 0)
-    loop, records = sweep(oracle, method, run.loop, last, every, blocks)
-    rows = jax.tree.map(lambda column: column[: last // every], records.named(oracle.layout).rows)
-    rows["draws"] = (rows["iteration"] + blocks.start) * per_iteration
-    x, multipliers = conclude(oracle, method, loop)
-    return Result(
-        x=x,
-        multipliers=multipliers,
-        iterations=loop.iteration,
-        draws=(loop.iteration + blocks.start) * per_iteration,
-        evaluations=run.evaluations + records.evaluations,
-        seconds=jnp.zeros(()),
-        history=History(rows),
-        outcome=jnp.where(loop.finite, outcome("budget"), outcome("diverged")),
-        choice=run.setup.choice,
-        continuation=None,
+    request = _Request(
+        Budget(iterations, draws, seconds),
+        Asked(method, batch_size, seed, output),
+        tolerance,
+        confidence,
+        record_every,
+        progress,
+        callback,
+        checkpoint,
     )
+    lift = lift_of(problem)
+    if lift is None:
+        return request.run(problem, x0)
+    if callback is not None:
+        request = request._replace(callback=lambda now: callback(now._replace(x=now.x["x"])))
+    earlier = isinstance(x0, Result)
+    start = dataclasses.replace(x0, x=x0.point, lifted=None) if earlier else lift.point(x0)
+    return request.run(lift.problem, start).with_risks(lift)
+
+
+class _Request(NamedTuple):
+    """What a user asks of a run, checked."""
+
+    budget: Budget
+    asked: Asked
+    tolerance: Tolerance | None
+    confidence: float
+    record_every: int | None
+    progress: bool
+    callback: Callable[[Snapshot], Any] | None
+    checkpoint: Checkpoint | None
+
+    def run(self, problem: Problem, x0: PyTree | Result) -> Result:
+        company = Company.of((x0.continuation and x0.continuation.loop if isinstance(x0, Result) else x0, problem))
+        own = self.checkpoint if company.writes else None
+        with (
+            Interrupts() as interrupts,
+            new_folder(own) as folder,
+            ProgressBar(self.progress and company.writes, self.budget) as bar,  # now: compiling takes seconds
+        ):
+            taken = 0
+            if isinstance(x0, Result):
+                run = from_earlier(problem, x0.x, x0.continuation, self.asked)
+            else:
+                run = from_point(problem, x0, self.asked, self.budget)
+                taken = run.setup.blocks.start * run.oracle.draws_per_iteration
+            if run.is_traced:
+                if interrupts.asked:
+                    raise KeyboardInterrupt
+                return self._traced(run)
+            certifier = certifier_for(run, self.tolerance, self.confidence)
+            last = last_iteration(run, self.budget, certifier, taken)
+            run = recording(run, self.record_every, last)
+            keeper, saves = None, self.checkpoint is not None
+            if self.checkpoint is not None:
+                setup, seconds = described(run.setup), self.budget.seconds
+                plan = Plan.of(self.checkpoint, run.iteration, last, seconds, self.tolerance, self.confidence)
+                if folder is not None:
+                    keeper = keeper_in(folder, setup, plan)
+                    remember(folder, problem)
+            first, budget = run.iteration, self.budget
+            return Drive(
+                run, budget, first, last, certifier, bar, self.callback, keeper, saves, company, interrupts
+            ).go()
+
+    def _traced(self, run: RunState) -> Result:
+        """A run inside jit or vmap: the whole of it in one call, with nobody looking."""
+        oracle, method, blocks, budget = run.oracle, run.method, run.setup.blocks, self.budget
+        per_iteration = oracle.draws_per_iteration
+        last = budget.last_iteration(0, per_iteration, blocks.start * per_iteration)
+        watched = self.progress or any(each is not None for each in (self.tolerance, self.callback, self.checkpoint))
+        if last is None or budget.seconds is not None or watched or run.setup.output == "best" or run.setup.feeder:
+            raise ValueError(
+                "inside jit or vmap a run needs iterations= or draws=, and has no seconds=, progress=, callback=, "
+                'checkpoint=, tolerance=, output="best" or Stream.'
+            )
+        every = self.record_every or record_interval(last, 0)
+        loop, records = sweep(oracle, method, run.loop, last, every, blocks)
+        rows = jax.tree.map(lambda column: column[: last // every], records.named(oracle.layout).rows)
+        rows["draws"] = (rows["iteration"] + blocks.start) * per_iteration
+        x, multipliers = conclude(oracle, method, loop)
+        return Result(
+            x=x,
+            multipliers=multipliers,
+            iterations=loop.iteration,
+            draws=(loop.iteration + blocks.start) * per_iteration,
+            evaluations=run.evaluations + records.evaluations,
+            seconds=jnp.zeros(()),
+            history=History(rows),
+            outcome=jnp.where(loop.finite, outcome("budget"), outcome("diverged")),
+            choice=run.setup.choice,
+            continuation=None,
+        )
