@@ -1,6 +1,7 @@
 """Programs that are compiled soon."""
 
 import math
+import re
 from collections.abc import Callable
 from functools import cached_property, wraps
 from typing import Any, TypeVar
@@ -19,6 +20,9 @@ options; with a network of 8,320 parameters 1.4 times as long."""
 
 SOONER = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 0}
 """For what runs once, or has little to do."""
+
+FORGOTTEN: set[str] = set()
+"""Options that XLA no longer has, as it said when it was asked to compile."""
 
 SMALL = 1024
 """Up to so many variables an answer is sooner had by compiling soon."""
@@ -49,8 +53,20 @@ class _Programs:
 
     def _with(self, options: dict[str, Any]) -> Any:
         filter_jit: Any = eqx.filter_jit  # its type leaves out what it passes on to jax.jit
-        here = options if jax.default_backend() == "cpu" else None
-        return filter_jit(self._function, donate=self._donate, compiler_options=here)
+        known = {name: value for name, value in options.items() if name not in FORGOTTEN}
+        return filter_jit(self._function, donate=self._donate, compiler_options=known if on_cpu() else None)
+
+    def call(self, way: str, *args: Any, **kwargs: Any) -> Any:
+        """Compiled in one of the ways, without options that this version of XLA refuses."""
+        try:
+            return getattr(self, way)(*args, **kwargs)
+        except jax.errors.JaxRuntimeError as error:
+            found = re.search("No such compile option: '(.*?)'", str(error))
+            if not found:
+                raise
+            FORGOTTEN.add(found[1])
+            del self.__dict__[way]
+        return self.call(way, *args, **kwargs)
 
 
 def compiled(*, once: bool = False, briefly: bool = False, overwrite: bool = False) -> Callable[[F], F]:
@@ -65,15 +81,20 @@ def compiled(*, once: bool = False, briefly: bool = False, overwrite: bool = Fal
         @wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
-                return programs.usual(*args, **kwargs)
+                return programs.call("usual", *args, **kwargs)
             if once or getattr(args[0], "work", math.inf) <= LITTLE:
-                return programs.sooner(*args, **kwargs)
+                return programs.call("sooner", *args, **kwargs)
             small = briefly or getattr(args[0], "oracle", args[0]).dimension <= SMALL
-            return (programs.soon if small else programs.usual)(*args, **kwargs)
+            return programs.call("soon" if small else "usual", *args, **kwargs)
 
         return call  # type: ignore[return-value]
 
     return decorate
+
+
+def on_cpu() -> bool:
+    """Whether programs run on a CPU, where a command costs a tenth of a microsecond, not several."""
+    return jax.default_backend() == "cpu"
 
 
 def on_device(value: Any, dtype: Any = None) -> Array:
