@@ -35,12 +35,13 @@ LITTLE = 2**21
 class _Programs:
     """A function compiled in several ways: with options, as usual, and as a part of another program."""
 
-    def __init__(self, function: Callable[..., Any]):
-        self._function = function
+    def __init__(self, function: Callable[..., Any], donate: str):
+        self._function, self._donate = function, donate
 
     @cached_property
     def usual(self) -> Any:
-        return eqx.filter_jit(self._function)
+        filter_jit: Any = eqx.filter_jit
+        return filter_jit(self._function, donate=self._donate)
 
     @cached_property
     def soon(self) -> Any:
@@ -53,7 +54,7 @@ class _Programs:
     def _with(self, options: dict[str, Any]) -> Any:
         filter_jit: Any = eqx.filter_jit  # its type leaves out what it passes on to jax.jit
         known = {name: value for name, value in options.items() if name not in FORGOTTEN}
-        return filter_jit(self._function, compiler_options=known if on_cpu() else None)
+        return filter_jit(self._function, donate=self._donate, compiler_options=known if on_cpu() else None)
 
     def call(self, way: str, *args: Any, **kwargs: Any) -> Any:
         """Compiled in one of the ways, without options that this version of XLA refuses."""
@@ -68,13 +69,14 @@ class _Programs:
         return self.call(way, *args, **kwargs)
 
 
-def compiled(*, once: bool = False, briefly: bool = False) -> Callable[[F], F]:
+def compiled(*, once: bool = False, briefly: bool = False, overwrite: bool = False) -> Callable[[F], F]:
     """`eqx.filter_jit` that compiles soon what runs `once` or `briefly`, has little to do (the first argument says so
     by its `work`) or works on few variables, those of the first argument or of its `oracle`. Which it is depends on the
-    problem and the number of samples alone, so the same seed gives the same bits."""
+    problem and the number of samples alone, so the same seed gives the same bits. `overwrite`: results take the place
+    of the arguments after the first, which are gone then."""
 
     def decorate(function: F) -> F:
-        programs = _Programs(function)
+        programs = _Programs(function, "all-except-first" if overwrite else "none")
 
         @wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:

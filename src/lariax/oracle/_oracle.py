@@ -23,6 +23,7 @@ from lariax.oracle._counting import count, uncounted
 from lariax.oracle._families import Functions
 from lariax.oracle._layout import Layout
 from lariax.oracle._look import Look, Parts, Rows, Vector
+from lariax.oracle._packed import Packed
 from lariax.oracle._sampling import AbstractSampling, Batch, Placement
 from lariax.oracle._shards import SMALL
 from lariax.oracle._structure import AbstractStructure
@@ -44,7 +45,7 @@ def takes_time(entries: int) -> bool:
 class Oracle(AbstractStructure, AbstractSampling):
     """The problem as a method sees it, for a given batch size."""
 
-    problem: Problem
+    packed: Packed[Problem]
     coordinates: Coordinates = eqx.field(static=True)
     layout: Layout = eqx.field(static=True)
     functions: tuple[Functions, ...]  # of the constraints, one entry a source
