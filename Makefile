@@ -35,7 +35,7 @@ browser:                      ## Debian's Chromium, in which the report is teste
 lint: $(VENV)/.ready          ## formatter, linter, type checker
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
+	$(BIN)/mypy src/lariax tests/typing/users.py
 
 format: $(VENV)/.ready        ## rewrite the files as `make lint` wants them
 	$(BIN)/ruff format .

@@ -1,10 +1,12 @@
 """Rows that do not fit into memory: how fast they come, and what stays in memory.
 
-python -m benchmarks.beyond_memory --write                    # 50 GB, simulated by a sparse file; 4 GB of it are read
-python -m benchmarks.beyond_memory --gigabytes 1 --read 0.2   # the same code, small
+python -m benchmarks.beyond_memory --write                                 # 50 GB, simulated by a sparse file
+python -m benchmarks.beyond_memory --gigabytes 1 --read 0.05 --turns 2     # the same code, small
 
-Three ways through the same file: plain reads of consecutive blocks into one buffer, which is the limit of disk and
-kernel; `Blocks` with nobody behind it; and a run on `Blocks`.
+Ways through the same file: plain reads of consecutive blocks into one buffer, which is the limit of disk and kernel;
+`Blocks` with nobody behind it; and runs on `Blocks`, beside the same runs on rows that are in memory. A run can be no
+faster than the slower of these two: the limit that its speed is compared with. All take turns, each of some gigabytes,
+so that other work on the machine meets all of them; a ratio is that of neighbouring turns, and the median is told.
 """
 
 import argparse
@@ -13,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -42,24 +44,42 @@ def resident() -> dict[str, float]:
     return {"now": found["VmRSS"], "most": found["VmHWM"]}
 
 
-def plain(path: str, total: int) -> float:
-    """Seconds of reads into one buffer."""
+class Spent(NamedTuple):
+    """Seconds of a turn."""
+
+    wall: float
+    cpu: float
+
+
+def spent(turn: Callable[[], Any]) -> Spent:
+    wall, cpu = time.perf_counter(), time.process_time()
+    turn()
+    return Spent(time.perf_counter() - wall, time.process_time() - cpu)
+
+
+def plain(path: str, total: int) -> Callable[[], None]:
+    """Reads into one buffer."""
     buffer = bytearray(BLOCK * 4 * WIDTH)
-    began, done = time.perf_counter(), 0
-    with open(path, "rb", buffering=0) as file:
+
+    def turn() -> None:
+        done = 0
+        with open(path, "rb", buffering=0) as file:
+            while done < total:
+                done += file.readinto(buffer)
+
+    return turn
+
+
+def alone(rows: np.memmap, total: int) -> Callable[[], None]:
+    """`Blocks` with nobody behind it."""
+    batches = iter(lx.Blocks(rows, rows=BLOCK, window=WINDOW, batch=BATCH))
+
+    def turn() -> None:
+        done = 0
         while done < total:
-            done += file.readinto(buffer)
-    return time.perf_counter() - began
+            done += next(batches).nbytes
 
-
-def alone(rows: np.memmap, total: int) -> float:
-    """Seconds of `Blocks` with nobody behind it."""
-    began, done = time.perf_counter(), 0
-    for batch in lx.Blocks(rows, rows=BLOCK, window=WINDOW, batch=BATCH):
-        done += batch.nbytes
-        if done >= total:
-            break
-    return time.perf_counter() - began
+    return turn
 
 
 def loss(x: Any, row: Any) -> Any:
@@ -70,55 +90,78 @@ def mean(x: Any, row: Any) -> Any:
     return row @ x
 
 
-def solved(rows: np.memmap, total: int, method: Any) -> float:
-    """Seconds of a run over so many bytes, of a long continuation less those of a short one."""
-    stream = lx.Stream(lx.Blocks(rows, rows=BLOCK, window=WINDOW, batch=BATCH), repeat=True)
+def solved(batches: Any, total: int, method: Any) -> Callable[[], None]:
+    """A run that goes on for so many bytes every turn."""
+    stream = lx.Stream(batches, repeat=True)
     problem = lx.Problem(loss, samples=stream, constraints={"mean": lx.AtMost(mean, 0.5)})
     iterations = total // (BATCH * 4 * WIDTH)
-    result = lx.solve(problem, jnp.zeros(WIDTH), method, iterations=64, batch_size=BATCH)
-    began = time.perf_counter()
-    result = lx.solve(problem, result, iterations=iterations, record_every=iterations)
-    jax.block_until_ready(result.x)
-    return time.perf_counter() - began
+    result = [lx.solve(problem, jnp.zeros(WIDTH), method, iterations=64, batch_size=BATCH)]
+
+    def turn() -> None:
+        result[0] = lx.solve(problem, result[0], iterations=iterations, record_every=iterations)
+        jax.block_until_ready(result[0].x)
+
+    turn()  # whatever is compiled for a continuation
+    return turn
 
 
+ALONE, MEMORY = "`Blocks` alone", ", rows in memory"
 METHODS: dict[str, Callable[[], Any]] = {
     "a run of `QuadraticPenalty`": lambda: lx.QuadraticPenalty(step_size=0.01, pairs=True),
     "a run of `TrackedLagrangian`": lx.TrackedLagrangian,
 }
 
 
+def page(options: argparse.Namespace, turns: list[dict[str, Spent]], memory: float) -> str:
+    lines = []
+    for name in turns[0]:
+        speed = [options.read / turn[name].wall for turn in turns]
+        limit = [max(turn[ALONE].wall, turn.get(name + MEMORY, turn[ALONE]).wall) for turn in turns]
+        ratio = [most / turn[name].wall for most, turn in zip(limit, turns, strict=True)]
+        low, middle, high = np.quantile(ratio, [0.25, 0.5, 0.75])
+        cpu = np.median([turn[name].cpu for turn in turns]) / options.read
+        lines.append([name, f"{np.median(speed):.2f}", f"{middle:.2f}", f"{low:.2f} to {high:.2f}", f"{cpu:.2f}"])
+    window = WINDOW * BLOCK * 4 * WIDTH / 2**20
+    head = ["", "GB a second", "over the limit", "middle half of the turns", "CPU seconds a GB"]
+    return "\n".join(
+        [
+            "# Rows beyond memory",
+            "",
+            f"`python -m benchmarks.beyond_memory`: a sparse file of {options.gigabytes:g} GB, rows of {WIDTH} "
+            f"float32, batches of {BATCH}, windows of {WINDOW} blocks of {BLOCK} rows ({window:.0f} MB); "
+            f"{options.turns} turns of {options.read:g} GB for each way, one after the other. {os.cpu_count()} cores, "
+            f"load {os.getloadavg()[0]:.0f}.",
+            "",
+            *table(head, lines),
+            "",
+            "The limit of a run is the slower of `Blocks` alone and the same run on rows in memory; that of the others "
+            "is `Blocks` alone.",
+            "",
+            f"Memory: at most {memory:.0f} MB more than before, of which {2 + 2 * len(METHODS)} windows are "
+            f"{(2 + 2 * len(METHODS)) * window:.0f} MB (two for each reader); the programs of jax and their "
+            "compilation are in it.",
+        ]
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gigabytes", type=float, default=50.0)
-    parser.add_argument("--read", type=float, default=4.0, help="gigabytes that each way reads")
+    parser.add_argument("--read", type=float, default=0.5, help="gigabytes of a turn")
+    parser.add_argument("--turns", type=int, default=8)
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     total = int(options.read * 1e9)
     with tempfile.TemporaryDirectory() as folder:
         rows = sparse_file(folder, options.gigabytes)
         before = resident()["now"]
-        seconds = {"plain reads": plain(os.path.join(folder, "rows.npy"), total), "`Blocks` alone": alone(rows, total)}
-        read = seconds["`Blocks` alone"]
+        ways = {"plain reads": plain(os.path.join(folder, "rows.npy"), total), ALONE: alone(rows, total)}
+        blocks, held = lx.Blocks(rows, rows=BLOCK, window=WINDOW, batch=BATCH), [np.zeros((BATCH, WIDTH), "float32")]
         for name, make in METHODS.items():
-            seconds[name] = solved(rows, total, make())
+            ways |= {name + MEMORY: solved(held, total, make()), name: solved(blocks, total, make())}
+        turns = [{name: spent(way) for name, way in ways.items()} for _ in range(options.turns)]
         most = resident()["most"] - before
-    lines = [[name, f"{total / 1e9 / s:.2f}", f"{read / s:.2f}"] for name, s in seconds.items()]
-    window = WINDOW * BLOCK * 4 * WIDTH / 2**20
-    text = "\n".join(
-        [
-            "# Rows beyond memory",
-            "",
-            f"`python -m benchmarks.beyond_memory`: a sparse file of {options.gigabytes:g} GB, rows of {WIDTH} "
-            f"float32, batches of {BATCH}, windows of {WINDOW} blocks of {BLOCK} rows ({window:.0f} MB); each way "
-            f"reads {options.read:g} GB. {os.cpu_count()} cores.",
-            "",
-            *table(["", "GB a second", "over `Blocks` alone"], lines),
-            "",
-            f"Memory: at most {most:.0f} MB more than before, of which two windows are {2 * window:.0f} MB; "
-            "the programs of jax and their compilation are in it.",
-        ]
-    )
+    text = page(options, turns, most)
     print(text)
     if options.write:
         print(f"written to {write('beyond-memory', text)}")

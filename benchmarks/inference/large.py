@@ -75,8 +75,9 @@ def lines() -> list[str]:
         f"with compiling, {without:.1f} s the second time. Then the peak of the process's memory was {taken / 1e6:.0f} "
         f"MB above where it was before the call, with {TIMES} times as many entries {more / 1e6:.0f} MB, which is "
         f"{more / (8 * D * TIMES):.1f} copies of x; the difference of the two is {copies:.1f} copies of the entries "
-        f"added (a peak differs by some MB from process to process). Compiled, the solver of linear systems has nine: "
-        f"the point, the right-hand side, SYMMLQ's four vectors and three of XLA's. J alone would be {M}.",
+        f"added (a peak differs by some MB from process to process). The solver of linear systems has seven: the "
+        f"point, the right-hand side, SYMMLQ's four vectors, and what one Hessian-vector product takes. J alone would "
+        f"be {M}.",
     ]
 
 

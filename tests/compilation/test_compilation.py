@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 import lariax as lx
-from lariax.compilation import compiled, keep_programs
+from lariax.compilation import _compiled, compiled, keep_programs
 
 DONE = "/jax/core/compile/backend_compile_duration"
 
@@ -142,3 +142,13 @@ def test_the_default_is_the_users_cache(tmp_path):
 
 def test_it_is_idempotent():
     assert keep_programs() == keep_programs()
+
+
+def test_options_that_xla_has_forgotten_are_left_out(monkeypatch):
+    options = {"xla_no_such_option": True, "xla_backend_optimization_level": 1}
+    monkeypatch.setattr(_compiled, "SOON", options)
+    monkeypatch.setattr(_compiled, "FORGOTTEN", set())
+    doubled = compiled(briefly=True)(lambda x: 2 * x)
+    assert doubled(jnp.ones(2)).tolist() == [2, 2]
+    assert {"xla_no_such_option"} == _compiled.FORGOTTEN
+    assert doubled(jnp.ones(3)).tolist() == [2, 2, 2]

@@ -10,6 +10,7 @@ import pytest
 from lariax import report
 from lariax.certificate import HOLDS, SAYS, ConstraintReport
 from lariax.report._answers import pictures_of_answers
+from lariax.report._html import name_of
 from lariax.report._panels import smoothed
 from lariax.runs import RunFolderError
 
@@ -192,3 +193,13 @@ def test_all_entries_of_the_answer_in_a_picture(saved_run):
     assert bars["series"]["xw"].tolist() == [2.0, 0.5, 0.0, -1.0]
     assert image["kind"] == "heatmap"
     assert image["series"]["xm"].tolist() == [[3, 4, 5], [0, 1, 2]]
+
+
+@pytest.mark.parametrize("number", ["-0.005643", "0.5", "1e-05", "32,561", "7"])
+def test_numbers_are_not_broken(number):
+    assert name_of(number) == f'<bdi class="number">{number}</bdi>'
+
+
+def test_names_with_dots_are_broken_after_one():
+    assert name_of("problem.options.model") == "<bdi>problem.<wbr>options.<wbr>model</bdi>"
+    assert name_of("2.13.0+cpu <b>.x") == "<bdi>2.13.0+cpu &lt;b&gt;.x</bdi>"

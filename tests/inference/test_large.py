@@ -141,7 +141,7 @@ def test_symmlq_solves_indefinite_systems():
     active = jnp.array([True, False, True])
     system = _krylov.System(sample, jnp.zeros(D), jnp.zeros(3), None, active)
     right = _krylov.Both(jnp.asarray(rng.normal(size=D)), jnp.array([1.0, 0.0, -2.0]))
-    found = _krylov.symmlq(system, right, jnp.asarray(1e-12), jnp.int32(200))
+    found = _krylov.symmlq(system, right, 1e-12, 200)
     own = np.asarray(rows)[np.asarray(active)]
     matrix = np.block([[np.asarray(hessian), own.T], [own, np.zeros((2, 2))]])
     expected = np.linalg.solve(matrix, np.append(right.z, [1.0, -2.0]))
@@ -156,3 +156,12 @@ def test_symmlq_solves_indefinite_systems():
 def test_a_regularizer_is_refused(without_matrices):
     with pytest.raises(lx.InferenceError, match="regularizer has no error bars"):
         lx.inference(lx.Problem(loss, samples=NOISE, regularizer=lx.prox.L1(0.1)), TARGET)
+
+
+def test_symmlq_writes_over_its_vectors():
+    """A step takes the place of the Lanczos vector before the last, a sum that of the vector added to."""
+    vector = _krylov.Both(jnp.arange(4.0), jnp.ones(2))
+    found = _krylov._combined((jnp.asarray(2.0), ((jnp.asarray(3.0), _krylov.Both(jnp.ones(4), jnp.ones(2))),)), vector)
+    np.testing.assert_allclose(found.z, [3, 5, 7, 9])
+    np.testing.assert_allclose(found.y, [5, 5])
+    assert vector.z.is_deleted()

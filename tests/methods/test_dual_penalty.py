@@ -1,5 +1,7 @@
 """Algorithm 2 with dual updates against the paper's lines in NumPy."""
 
+import re
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -68,6 +70,21 @@ def test_a_constraint_that_is_exactly_zero_leaves_its_multiplier():
     assert float(result.multipliers["zero"]) == 0.0
     assert float(result.multipliers["sum"]) != 0.0
     assert np.isfinite(result.x).all()
+
+
+@pytest.mark.parametrize("method", [lx.DualPenalty(), lx.QuadraticPenalty()])
+def test_says_what_the_penalty_leaves(method):
+    """Twelve noisy sides: multipliers or slacks are not yet right after 20,000 iterations, at 0.1 from the solution."""
+    angles = 2 * np.pi * np.arange(12) / 12
+    sides = jnp.asarray(np.stack([np.cos(angles), np.sin(angles)], axis=1))
+    problem = lx.Problem(
+        lambda x: 0.5 * jnp.sum((x - 2) ** 2),
+        constraints={"gon": lx.AtMost(lambda x, z: sides @ x + 0.1 * z, 1.0, samples=normal(12))},
+    )
+    result = lx.solve(problem, jnp.zeros(2), method, iterations=20_000)
+    assert np.linalg.norm(result.x - 2 / (1 + 3**0.5)) > 0.05
+    assert (result.status, result.success) == ("budget", False)
+    assert float(re.search(r"'gon', with its slacks, is off its bound by ([0-9.]+):", result.message)[1]) > 0.05
 
 
 def test_without_dual_steps_it_is_the_penalty_method(wells, method):

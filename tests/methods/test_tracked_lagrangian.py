@@ -146,6 +146,30 @@ def test_with_a_regularizer_and_a_linear_constraint():
     np.testing.assert_allclose(result.multipliers["sum"], [y], atol=0.008)
 
 
+def test_a_start_at_the_minimum_of_a_deterministic_objective_is_left():
+    """There is neither a gradient nor noise of one to measure the penalty by. The solution is the shortest x with
+    a.x = 1, and y = -1 / a.a; the standard error of both is 0.2 / sqrt(2 x 4,000) / ||a|| = 0.001, and less."""
+    a = jnp.array([1.0, 2.0])
+    problem = lx.Problem(
+        lambda x: 0.5 * x @ x,
+        constraints={"c": lx.Equal(lambda x, z: (a + z[:2]) @ x + 0.2 * z[2], 1.0, samples=normal(3))},
+    )
+    result = lx.solve(problem, jnp.zeros(2), iterations=4000, batch_size=2, seed=1)
+    np.testing.assert_allclose(result.x, a / 5, atol=0.03)
+    np.testing.assert_allclose(result.multipliers["c"], -0.2, atol=0.03)
+
+
+@pytest.mark.parametrize("objective", [lambda x: 0.0 * x[0], lambda x: jnp.sum(x**4)], ids=["nothing", "flat"])
+def test_nothing_to_minimise_at_the_start(objective):
+    """E [(A + 0.3 Z) x - b + 0.3 z] = 0 has one solution, (-0.2, 1.4), with a standard error of 0.3 sqrt(3) /
+    sqrt(16,000) ||A^-1|| = 0.004."""
+    matrix, b = jnp.array([[2.0, 1.0], [0.5, 1.5]]), jnp.array([1.0, 2.0])
+    moments = lx.Equal(lambda x, z: (matrix + 0.3 * z[:4].reshape(2, 2)) @ x - b + 0.3 * z[4:], samples=normal(6))
+    result = lx.solve(lx.Problem(objective, constraints={"moments": moments}), jnp.zeros(2), iterations=4000)
+    assert result.status == "budget"
+    np.testing.assert_allclose(result.x, [-0.2, 1.4], atol=0.03)
+
+
 def test_without_constraints():
     result = lx.solve(lx.Problem(bowl([0.3, -0.4]), samples=normal(2)), jnp.ones(2), TRACKED, iterations=10_000)
     np.testing.assert_allclose(result.x, [0.3, -0.4], atol=0.012)

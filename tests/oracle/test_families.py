@@ -170,3 +170,29 @@ def test_many_names_are_solved_as_one_vector_is():
     np.testing.assert_allclose(mine, yours, rtol=1e-3, atol=1e-3)
     np.testing.assert_allclose(its.stationarity.estimate, theirs.stationarity.estimate, rtol=1e-2, atol=1e-3)
     assert one.draws == other.draws
+
+
+def test_a_function_is_traced_once_to_be_checked_and_put_into_a_family():
+    calls = []
+
+    def counted(i):
+        return lambda x, row: (calls.append(i), row[i % WIDTH] * x[0])[1]
+
+    oracle = oracle_of([counted(i) for i in range(NAMES)])
+    assert len(oracle.functions[0].families) == 1
+    assert calls == list(range(NAMES))
+
+
+def test_a_packed_problem_is_its_arrays_to_jax():
+    """And comes back the same after it was taken apart, by JAX and by equinox."""
+    oracle = oracle_of([by_places(i) for i in range(NAMES)])
+    problem, leaves = oracle.problem, jax.tree.leaves(oracle.packed)
+    assert all(isinstance(leaf, jax.Array) for leaf in leaves)
+    again = jax.tree.map(lambda leaf: leaf + 1, oracle.packed).tree
+    assert again.objective is problem.objective
+    assert again.constraints["c3"].fun is problem.constraints["c3"].fun
+    assert float(again.constraints["c3"].bound) == pytest.approx(1.3)
+    dynamic, static = eqx.partition(oracle.packed, eqx.is_array)
+    joined = eqx.combine(dynamic, static).tree
+    assert float(joined.constraints["c3"].bound) == pytest.approx(0.3)
+    assert jax.tree.structure(joined) == jax.tree.structure(problem)

@@ -197,3 +197,20 @@ class TestContinuation:
         other = problem(constraints={"c": lx.Equal(lambda x, z: x)})
         with pytest.raises(ValueError, match=r"\{'c': 1\}, found \{'c': 2\}"):
             lx.solve(other, part, iterations=5)
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ({"tol": 1e-3}, "solve has no option 'tol'. Write tolerance= for the accuracy to stop at"),
+        ({"options": {}}, "no option 'options'. Each has a name of its own here: iterations=, tolerance=, progress="),
+        ({"args": (1,)}, "no option 'args'. Close over what the functions need"),
+        ({"maxiter": 5}, "no option 'maxiter'. Write iterations= for the budget"),
+        ({"learning_rate": 0.1}, "A method has its settings in its constructor; the default has none"),
+        ({"bounds": [(0, 1)]}, r"within=lx.sets.Box\(lower, upper\)"),
+        ({"random_state": 0}, "Write seed= for it"),
+    ],
+)
+def test_names_of_other_libraries_are_answered_with_ours(option, words):
+    with pytest.raises(TypeError, match=words):
+        solve(**option)

@@ -32,6 +32,21 @@ def test_two_rates_are_never_wrong_too_often(sign, slope, bound, q):
     assert max(errors) > 0.01  # and the level is used
 
 
+def test_low_rates_are_tested_as_sharply():
+    """A test by the bare difference of the rates would use 0.7 % of its 5 % where one rate is 0.05."""
+    errors = error_of(40, 55, 1, 1.0, 0.15, np.array([0.05, 0.2, 0.5, 0.8]))
+    assert 0.04 < min(errors) <= max(errors) <= 0.05
+
+
+@pytest.mark.parametrize("slope", [1.0, 0.8])
+@pytest.mark.parametrize(("n", "m"), [(7, 11), (40, 3)])
+def test_limits_rise_in_one_rate_and_fall_in_the_other(n, m, slope):
+    """What the search over all q rests on."""
+    limits = _exact._limit(np.arange(n + 1)[:, None] / n, n, np.arange(m + 1) / m, m, slope)
+    assert (np.diff(limits, axis=0) > 0).all()
+    assert (np.diff(limits, axis=1) < 0).all()
+
+
 def test_a_normal_approximation_would_be_wrong_too_often(monkeypatch):
     """What the exact test is for: with few rows Wald's test errs several times as often as it says."""
 

@@ -1,4 +1,4 @@
-"""Without curvature anywhere, and with more rows than entries, in torch: as in the core."""
+"""Without curvature anywhere, with nothing to minimise, and with more rows than entries, in torch: as in the core."""
 
 import torch
 
@@ -32,3 +32,18 @@ def test_a_polygon_of_more_sides_than_entries():
     for _ in range(2000):
         optimizer.step(closure, torch.randn(4, 12, dtype=torch.float64))
     torch.testing.assert_close(x.detach(), torch.full((2,), 3**0.5 - 1, dtype=torch.float64), atol=0.01, rtol=0)
+
+
+def test_nothing_to_minimise():
+    """E [(A + 0.3 Z) x - b + 0.3 z] = 0: the error is 0.3 sqrt(3) / sqrt(8,000) ||A^-1|| = 0.006."""
+    torch.manual_seed(0)
+    matrix, b = torch.tensor([[2.0, 1.0], [0.5, 1.5]], dtype=torch.float64), torch.tensor([1.0, 2.0])
+    x = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+    optimizer = lt.TrackedLagrangian([x], {"moments": lt.Equal()})
+
+    def closure(z):
+        return 0 * z[:, 0] * x.sum(), {"moments": (matrix + 0.3 * z[:, :4].reshape(-1, 2, 2)) @ x - b + 0.3 * z[:, 4:]}
+
+    for _ in range(2000):
+        optimizer.step(closure, torch.randn(4, 6, dtype=torch.float64))
+    torch.testing.assert_close(x.detach(), torch.tensor([-0.2, 1.4], dtype=torch.float64), atol=0.04, rtol=0)

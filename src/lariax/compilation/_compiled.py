@@ -1,6 +1,7 @@
 """Programs that are compiled soon."""
 
 import math
+import re
 from collections.abc import Callable
 from functools import cached_property, wraps
 from typing import Any, TypeVar
@@ -20,6 +21,9 @@ options; with a network of 8,320 parameters 1.4 times as long."""
 SOONER = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 0}
 """For what runs once, or has little to do."""
 
+FORGOTTEN: set[str] = set()
+"""Options that XLA no longer has, as it said when it was asked to compile."""
+
 SMALL = 1024
 """Up to so many variables an answer is sooner had by compiling soon."""
 
@@ -31,12 +35,13 @@ LITTLE = 2**21
 class _Programs:
     """A function compiled in several ways: with options, as usual, and as a part of another program."""
 
-    def __init__(self, function: Callable[..., Any]):
-        self._function = function
+    def __init__(self, function: Callable[..., Any], donate: str):
+        self._function, self._donate = function, donate
 
     @cached_property
     def usual(self) -> Any:
-        return eqx.filter_jit(self._function)
+        filter_jit: Any = eqx.filter_jit
+        return filter_jit(self._function, donate=self._donate)
 
     @cached_property
     def soon(self) -> Any:
@@ -48,29 +53,48 @@ class _Programs:
 
     def _with(self, options: dict[str, Any]) -> Any:
         filter_jit: Any = eqx.filter_jit  # its type leaves out what it passes on to jax.jit
-        return filter_jit(self._function, compiler_options=options if jax.default_backend() == "cpu" else None)
+        known = {name: value for name, value in options.items() if name not in FORGOTTEN}
+        return filter_jit(self._function, donate=self._donate, compiler_options=known if on_cpu() else None)
+
+    def call(self, way: str, *args: Any, **kwargs: Any) -> Any:
+        """Compiled in one of the ways, without options that this version of XLA refuses."""
+        try:
+            return getattr(self, way)(*args, **kwargs)
+        except jax.errors.JaxRuntimeError as error:
+            found = re.search("No such compile option: '(.*?)'", str(error))
+            if not found:
+                raise
+            FORGOTTEN.add(found[1])
+            del self.__dict__[way]
+        return self.call(way, *args, **kwargs)
 
 
-def compiled(*, once: bool = False, briefly: bool = False) -> Callable[[F], F]:
+def compiled(*, once: bool = False, briefly: bool = False, overwrite: bool = False) -> Callable[[F], F]:
     """`eqx.filter_jit` that compiles soon what runs `once` or `briefly`, has little to do (the first argument says so
     by its `work`) or works on few variables, those of the first argument or of its `oracle`. Which it is depends on the
-    problem and the number of samples alone, so the same seed gives the same bits."""
+    problem and the number of samples alone, so the same seed gives the same bits. `overwrite`: results take the place
+    of the arguments after the first, which are gone then."""
 
     def decorate(function: F) -> F:
-        programs = _Programs(function)
+        programs = _Programs(function, "all-except-first" if overwrite else "none")
 
         @wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
-                return programs.usual(*args, **kwargs)
+                return programs.call("usual", *args, **kwargs)
             if once or getattr(args[0], "work", math.inf) <= LITTLE:
-                return programs.sooner(*args, **kwargs)
+                return programs.call("sooner", *args, **kwargs)
             small = briefly or getattr(args[0], "oracle", args[0]).dimension <= SMALL
-            return (programs.soon if small else programs.usual)(*args, **kwargs)
+            return programs.call("soon" if small else "usual", *args, **kwargs)
 
         return call  # type: ignore[return-value]
 
     return decorate
+
+
+def on_cpu() -> bool:
+    """Whether programs run on a CPU, where a command costs a tenth of a microsecond, not several."""
+    return jax.default_backend() == "cpu"
 
 
 def on_device(value: Any, dtype: Any = None) -> Array:

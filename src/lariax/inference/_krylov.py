@@ -1,4 +1,4 @@
-"""K^-1 without matrices: SYMMLQ on Hessian-vector products, the whole of it compiled.
+"""K^-1 without matrices: SYMMLQ on Hessian-vector products.
 
 No row of J is formed: J^T w and J v come with the Hessian's product, as the derivative of (gradient of the Lagrangian,
 residuals) along (v, w). SYMMLQ keeps four vectors, one less than MINRES, and products are summed up in one of them.
@@ -9,7 +9,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from lariax.compilation import compiled
 from lariax.inference._moments import Multipliers, Sample, product
@@ -107,23 +107,16 @@ def tangent_and_bend(oracle: Oracle, z: Vector, gradient: Vector, vector: Vector
     return 2 * once - twice, (once - twice) / step
 
 
-class _Lanczos(NamedTuple):
-    """Where SYMMLQ stands.
+class _Scalars(NamedTuple):
+    """Where SYMMLQ stands, but for its vectors.
 
     Attributes:
-        solution: so far.
-        direction: orthogonal to those taken; the next one is made of it and of the next Lanczos vector.
-        before, own: the last two Lanczos vectors.
         beta, delta, epsilon, cosine, sine: of the tridiagonal matrix and its factors.
         taken: how far the last two steps went.
         shrunk: the least residual that the vectors allow, that of MINRES.
         left: the residual that there would be if it ended here.
     """
 
-    solution: Both
-    direction: Both
-    before: Both
-    own: Both
     beta: Float[Array, ""]
     delta: Float[Array, ""]
     epsilon: Float[Array, ""]
@@ -132,38 +125,57 @@ class _Lanczos(NamedTuple):
     taken: tuple[Float[Array, ""], Float[Array, ""]]
     shrunk: Float[Array, ""]
     left: Float[Array, ""]
-    steps: Int[Array, ""]
 
 
-@compiled(briefly=True)
-def symmlq(system: System, right: Both, precise: Float[Array, ""], most: Int[Array, ""]) -> Both:
+def symmlq(system: System, right: Both, precise: float, most: int) -> Both:
     """K^-1 right, for a symmetric K that need not be definite.
 
     With T the tridiagonal matrix of Lanczos's vectors V and T = L Q, the solution is V Q^T L^-1 e_1 |right|. Columns of
     V Q^T are made one by one and never change. The last one is replaced when it ends: C. C. Paige, M. A. Saunders,
     "Solution of sparse indefinite systems of linear equations", SIAM Journal on Numerical Analysis 12 (1975).
 
+    The loop is the host's, and every program in it writes over a vector that is not needed again: in one program, XLA
+    would copy those that change places.
+
     Arguments:
         precise: the length of the residual, beside that of `right`, at which to end.
         most: products.
     """
     size = right.length()
-    zero, none = jnp.zeros_like(size), right.scaled(0)
-    unit = right.scaled(1 / jnp.where(size > 0, size, 1))
-    start = _Lanczos(
-        none, unit, none, unit, zero, zero, zero, zero - 1, zero, (zero, zero), size, size, jnp.int32(0)
-    )  # fmt: skip
+    zero, enough = jnp.zeros_like(size), precise * size
+    now = _Scalars(zero, zero, zero, zero - 1, zero, (zero, zero), size, size)
+    before, solution = right.scaled(0), right.scaled(0)
+    own, direction = (right.scaled(1 / jnp.where(size > 0, size, 1)) for _ in range(2))
+    for step in range(most):
+        if not now.left > enough:
+            break
+        whether = jnp.asarray(step == 0), jnp.asarray(step == most - 1)
+        new, now, along, aside = _next((system, own, now, enough, *whether), before)
+        solution = _combined((jnp.ones_like(size), ((along, direction), (aside, new))), solution)
+        direction = _combined((now.sine, ((-now.cosine, new),)), direction)
+        before, own = own, new
+    return solution
 
-    def goes_on(now: _Lanczos) -> Bool[Array, ""]:
-        return (now.left > precise * size) & (now.steps < most)
 
-    return jax.lax.while_loop(goes_on, lambda now: _next(system, now, precise * size, most), start).solution
+@compiled(briefly=True, overwrite=True)
+def _combined(given: tuple[Array, tuple[tuple[Array, Both], ...]], vector: Both) -> Both:
+    """times vector + the sum of the terms, in the place of the vector."""
+    times, terms = given
+    vector = vector.scaled(times)
+    for share, other in terms:
+        vector = vector.plus(share, other)
+    return vector
 
 
-def _next(system: System, now: _Lanczos, enough: Float[Array, ""], most: Int[Array, ""]) -> _Lanczos:
-    """A Lanczos vector more, and the step that it allows."""
-    own, tiny = now.own, jnp.finfo(now.beta.dtype).tiny
-    new = system.times(own, now.before.scaled(-now.beta))
+@compiled(briefly=True, overwrite=True)
+def _next(
+    given: tuple[System, Both, _Scalars, Array, Array, Array], before: Both
+) -> tuple[Both, _Scalars, Array, Array]:
+    """A Lanczos vector more, in the place of the last but one, and the step that it allows: along the direction, and
+    along the new vector."""
+    system, own, now, enough, is_first, is_last = given
+    tiny = jnp.finfo(now.beta.dtype).tiny
+    new = system.times(own, before.scaled(-now.beta))
     alpha = new.dot(own)
     new = new.plus(-alpha, own)
     beta = new.length()
@@ -173,24 +185,11 @@ def _next(system: System, now: _Lanczos, enough: Float[Array, ""], most: Int[Arr
     length = jnp.maximum(jnp.hypot(gamma, beta), tiny)
     cosine, sine = gamma / length, beta / length
     older, old = now.taken
-    first = jnp.where(now.steps == 0, now.shrunk, -now.epsilon * older - delta * old)
+    first = jnp.where(is_first, now.shrunk, -now.epsilon * older - delta * old)
     step, last = first / length, first / jnp.where(jnp.abs(gamma) > tiny, gamma, tiny)
     shrunk = sine * now.shrunk
     left = shrunk / jnp.maximum(jnp.abs(cosine), tiny)
-    ends = (left <= enough) | (now.steps + 1 >= most)
+    ends = (left <= enough) | is_last
     along, aside = jnp.where(ends, last, step * cosine), jnp.where(ends, 0, step * sine)
-    return _Lanczos(
-        now.solution.plus(along, now.direction).plus(aside, new),
-        now.direction.scaled(sine).plus(-cosine, new),
-        own,
-        new,
-        beta,
-        -now.cosine * beta,
-        now.sine * beta,
-        cosine,
-        sine,
-        (old, step),
-        shrunk,
-        left,
-        now.steps + 1,
-    )
+    scalars = _Scalars(beta, -now.cosine * beta, now.sine * beta, cosine, sine, (old, step), shrunk, left)
+    return new, scalars, along, aside

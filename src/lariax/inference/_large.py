@@ -146,9 +146,8 @@ def solve(place: _Place, right: Both) -> Both:
     size = float(right.length())
     if not size:
         return right
-    dtype = right.z.dtype
-    found = symmlq(place.system, right, jnp.asarray(PRECISE, dtype), jnp.asarray(MOST_PRODUCTS, jnp.int32))
-    precise = max(PRECISE, INEXACT * float(jnp.finfo(dtype).eps))
+    found = symmlq(place.system, right, PRECISE, MOST_PRODUCTS)
+    precise = max(PRECISE, INEXACT * float(jnp.finfo(right.z.dtype).eps))
     left = float(right.plus(-1, place.system.times(found)).length())
     if not left <= INEXACT * precise * size:
         raise InferenceError(

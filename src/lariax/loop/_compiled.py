@@ -9,64 +9,25 @@ T is fixed by the problem (`block_layout`), and blocks begin at multiples of T: 
 what it records and where it resumes changes no bit.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple, Self
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import jaxpr_as_fun
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
-from lariax.compilation import compiled
+from lariax.compilation import compiled, on_cpu
 from lariax.loop._finite import all_finite, finite_functions
+from lariax.loop._pieces import Cutter
+from lariax.loop._programs import BlockLayout, LoopState, Packed, Program, Programs, traced_programs
 from lariax.loop._randomness import NEVER, Randomness
-from lariax.methods import AbstractMethod, Answer, State
+from lariax.methods import AbstractMethod, State
 from lariax.oracle import Batch, Layout, Oracle, counting
-from lariax.tuned.rates import next_refresh
 
 LONGEST_BLOCK = 256
 BLOCK_BYTES = 4 * 2**20
 FED_BYTES = 32 * 2**20  # a block from the host is a call of the compiled loop, which takes a millisecond or two
-FEW = 8  # parts of an array that the compiler makes by one command
-
-Packed = tuple[list[Array], State]
-
-
-class LoopState(NamedTuple):
-    """All that the next iteration needs, and the answers kept so far."""
-
-    key: Key[Array, ""]
-    iteration: Int[Array, ""]  # the last one completed
-    state: State  # of the method
-    finite: Bool[Array, ""]  # False: the next iteration leaves the range of floating point
-    picked: Answer | None  # the answer after an iteration drawn uniformly from those completed; None: not wanted
-    next_pick: Int[Array, ""]
-    next_refresh: Int[Array, ""]
-
-
-class BlockLayout(NamedTuple):
-    """Which samples belong to which iteration: iteration k uses those at place k + start - 1."""
-
-    length: int  # places drawn at once
-    start: int  # places that the start takes
-    window: int  # places that a refresh looks back on; 0: there are no refreshes
-
-    def place_of(self, iteration: Any) -> Any:
-        return iteration + self.start - 1
-
-    def block_after(self, iteration: Any) -> Any:
-        """The first place of the block that the next iteration is in."""
-        return (iteration + self.start) // self.length * self.length
-
-    def next_refresh(self, iteration: Array) -> Array:
-        """A quarter further on, at the end of a window, which then lies within a block."""
-        if not self.window:
-            return jnp.int32(NEVER)
-        return next_refresh(jnp, iteration, self.start, self.window).astype(jnp.int32)
 
 
 class Records(NamedTuple):
@@ -220,81 +181,8 @@ def _any_block(
     capacity: int,
 ) -> tuple["_Block", Records]:
     """A block without samples, and room for records."""
-    programs = _traced(oracle, method, loop, fed, blocks)
+    programs = traced_programs(oracle, method, loop, fed, blocks)
     return _Block(oracle, method, blocks, every, programs), Records.empty(programs.row.output, capacity)
-
-
-class _Counts(NamedTuple):
-    """Evaluations of an iteration of either kind, and of a refresh for each of its places."""
-
-    step: int
-    measuring_step: int
-    refresh: int
-
-
-class _Packing(NamedTuple):
-    """The numbers in a state that a step changes travel in a few arrays: each array that a loop carries is copied by a
-    command of its own, and one of few parts is made by one."""
-
-    changing: PyTree  # which leaves are such numbers
-    structure: Any
-
-    def packed(self, state: State) -> Packed:
-        numbers, rest = eqx.partition(state, self.changing)
-        each = jax.tree.leaves(numbers)
-        return [jnp.stack(each[i : i + FEW]) for i in range(0, len(each), FEW)], rest
-
-    def unpacked(self, parts: Packed) -> State:
-        arrays, rest = parts
-        return eqx.combine(jax.tree.unflatten(self.structure, [number for array in arrays for number in array]), rest)
-
-
-class _Program:
-    """A function that is traced once, for arguments like these, wherever it is called."""
-
-    def __init__(self, function: Callable[..., Any], *like: PyTree):
-        self.program, self.output = jax.make_jaxpr(function, return_shape=True)(*like)
-
-    def __call__(self, *args: PyTree) -> PyTree:
-        return jax.tree.unflatten(jax.tree.structure(self.output), jaxpr_as_fun(self.program)(*jax.tree.leaves(args)))
-
-
-class _Programs(NamedTuple):
-    """Of an iteration of either kind, of a row of history, and what a look at them tells."""
-
-    step: _Program
-    measuring_step: _Program | None
-    row: _Program
-    counts: _Counts
-    packing: _Packing
-
-
-def _traced(oracle: Oracle, method: AbstractMethod, loop: LoopState, fed: PyTree, blocks: BlockLayout) -> _Programs:
-    def one_place(fed: PyTree) -> Batch:
-        tickets = oracle.draw(loop.key, jnp.arange(1), jax.tree.map(lambda rows: rows[:1], fed))
-        return jax.vmap(oracle.fetch, axis_size=1)(tickets)
-
-    batches = jax.eval_shape(one_place, fed)
-    batch, k = jax.eval_shape(lambda batches: batches.first, batches), jnp.ones((), oracle.dtype)
-    with counting() as per_step:
-        step = _Program(partial(method.step, oracle), loop.state, k, batch)
-    measuring_step = None
-    with counting() as per_measurement:
-        if method.needs.measuring_interval is not None:
-            measuring_step = _Program(partial(method.measuring_step, oracle), loop.state, k, batch)
-    with counting() as per_refresh:
-        if blocks.window:
-            jax.eval_shape(lambda batches: method.refresh(oracle, loop.state, batches, loop.key), batches)
-    jaxpr = step.program.jaxpr
-    changes = [
-        leaf.ndim == 0 and jnp.issubdtype(leaf.dtype, jnp.floating) and old is not new
-        for leaf, old, new in zip(jax.tree.leaves(loop.state), jaxpr.invars, jaxpr.outvars, strict=False)  # k and batch
-    ]
-    changing = jax.tree.unflatten(jax.tree.structure(loop.state), changes)
-    structure = jax.tree.structure(eqx.filter(loop.state, changing))
-    counts = _Counts(*(round(sum(tally)) for tally in (per_step, per_measurement, per_refresh)))
-    row = _Program(partial(_row, oracle, method), loop, batch)
-    return _Programs(step, measuring_step, row, counts, _Packing(changing, structure))
 
 
 @dataclass(frozen=True)
@@ -305,7 +193,7 @@ class _Block:
     method: AbstractMethod
     blocks: BlockLayout
     every: Int[Array, ""]  # iterations between two records
-    programs: _Programs
+    programs: Programs
     tickets: PyTree = None
     first: Any = 0  # the iteration at its first place
 
@@ -360,33 +248,54 @@ class _Block:
     def _iterated(self, state: State, first: Array, last: Array) -> tuple[State, Array]:
         """Iterations first .. last, and how many of them measured. These are apart from the loop over the others, for
         which a choice in every iteration would cost as much as what it chooses."""
-        interval_at = self.method.needs.measuring_interval
-
-        def plain(state: State, first: Array, end: Array) -> State:
-            packing = self.programs.packing
-            return packing.unpacked(jax.lax.fori_loop(first, end, self._iterate, packing.packed(state)))
-
-        if interval_at is None:
-            return plain(state, first, last + 1), jnp.int32(0)
+        cutter, interval_at = self._cutter, self.method.needs.measuring_interval
+        state = state if cutter is None else cutter.cut_all(state)
 
         def until_measured(carry: tuple[Array, Array, State]) -> tuple[Array, Array, State]:
             k, count, state = carry
+            assert interval_at
             interval = interval_at(k)
             at = -(-k // interval) * interval
-            state = plain(state, k, jnp.minimum(at, last + 1))
+            state = self._plain(state, k, jnp.minimum(at, last + 1))
             state = jax.lax.cond(at <= last, lambda: self._measure(at, state), lambda: state)
             return at + 1, count + (at <= last), state
 
-        _, count, state = jax.lax.while_loop(lambda c: c[0] <= last, until_measured, (first, jnp.int32(0), state))
-        return state, count
+        if interval_at is None:
+            count, state = jnp.int32(0), self._plain(state, first, last + 1)
+        else:
+            _, count, state = jax.lax.while_loop(lambda c: c[0] <= last, until_measured, (first, jnp.int32(0), state))
+        return state if cutter is None else cutter.whole(state), count
+
+    @property
+    def _cutter(self) -> Cutter | None:
+        """For vectors that are large enough for copies of them to take time."""
+        oracle = self.oracle
+        return Cutter.of(oracle.coordinates.sizes, oracle.slacks) if oracle.is_large else None
+
+    def _plain(self, state: State, first: Array, end: Array) -> State:
+        """Iterations first .. end - 1 that do not measure. On a GPU two of them make a turn of the loop: a turn has to
+        leave everything where it found it, and after a single iteration that is a copy of everything."""
+        parts = self.programs.packing.packed(state)
+        if self.oracle.is_large or not on_cpu():
+            turns = jnp.maximum(end - first, 0) // 2
+            start = first
+            parts = jax.lax.fori_loop(
+                0, turns, lambda i, p: self._iterate(start + 2 * i + 1, self._iterate(start + 2 * i, p)), parts
+            )
+            first = first + 2 * turns
+        return self.programs.packing.unpacked(jax.lax.fori_loop(first, end, self._iterate, parts))
 
     def _iterate(self, iteration: Array, parts: Packed) -> Packed:
-        packing, k = self.programs.packing, iteration.astype(self.oracle.dtype)
-        return packing.packed(self.programs.step(packing.unpacked(parts), k, self._batch_of(iteration)))
+        packing = self.programs.packing
+        return packing.packed(self._called(self.programs.step, iteration, packing.unpacked(parts)))
 
     def _measure(self, iteration: Array, state: State) -> State:
         assert self.programs.measuring_step
-        return self.programs.measuring_step(state, iteration.astype(self.oracle.dtype), self._batch_of(iteration))
+        return self._called(self.programs.measuring_step, iteration, state)
+
+    def _called(self, program: Program, iteration: Array, state: State) -> State:
+        args, cutter = (state, iteration.astype(self.oracle.dtype), self._batch_of(iteration)), self._cutter
+        return program(*args) if cutter is None else program.on_pieces(cutter, *args)
 
     def _refreshed(self, loop: LoopState) -> LoopState:
         oracle, window = self.oracle, self.blocks.window
@@ -412,20 +321,6 @@ class _Block:
 
     def _batch_of(self, iteration: Array) -> Batch:
         return self.oracle.fetch(jax.tree.map(lambda ticket: ticket[iteration - self.first], self.tickets))
-
-
-def _row(oracle: Oracle, method: AbstractMethod, loop: LoopState, batch: Batch) -> PyTree:
-    """One row of history. The objective is that of the iteration's own batch: noisy, but unbiased and free of draws."""
-    k = loop.iteration.astype(oracle.dtype)
-    answer = method.answer(oracle, loop.state, k)
-    return {
-        "iteration": loop.iteration,
-        "objective": oracle.objective(answer.point, batch),
-        "constraints": oracle.values(answer.residuals, answer.point),
-        "multipliers": oracle.user_multipliers(answer.multipliers),
-        "feasibility": oracle.violation(answer.residuals, answer.point),
-        **method.observe(oracle, loop.state, k),
-    }
 
 
 # --- the answer

@@ -13,11 +13,12 @@ from lariax.compilation import on_device
 from lariax.loop._begin import explaining_memory
 from lariax.loop._budget import Budget, CallLength
 from lariax.loop._certifier import Certifier
-from lariax.loop._compiled import LoopState, Records, advance
+from lariax.loop._compiled import Records, advance
 from lariax.loop._feed import ReadFurtherError
 from lariax.loop._finite import finite_next, nonfinite
 from lariax.loop._interrupts import Interrupts
 from lariax.loop._processes import Company
+from lariax.loop._programs import LoopState
 from lariax.loop._progress import ProgressBar
 from lariax.loop._result import Result, outcome
 from lariax.loop._state import RunState
@@ -243,6 +244,8 @@ class Drive:
         run, remarks = self.run, []
         if status == "diverged":
             remarks += _bad_samples(run)
+        if known.note and status == "budget":
+            remarks.append(known.note)
         if known.remark and has_kinks(run.oracle, known, x, run.loop.key):
             remarks.append(known.remark)
         if self.failure is not None:

@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Int, Key, PyTree
 
-from lariax.loop._compiled import BlockLayout, block_layout
+from lariax.loop._compiled import block_layout
 from lariax.loop._feed import Feeder
+from lariax.loop._programs import BlockLayout
 from lariax.loop._randomness import Randomness
 from lariax.methods import AbstractMethod, State, fitted
 from lariax.oracle import Batch, Oracle, as_point

@@ -27,10 +27,11 @@ from lariax.checkpoint import (
 from lariax.loop._begin import DIVERGED, certifier_for, last_iteration
 from lariax.loop._budget import Budget, check_budgets
 from lariax.loop._certifier import CertifiedPoint
-from lariax.loop._compiled import LoopState, block_layout
+from lariax.loop._compiled import block_layout
 from lariax.loop._drive import Drive, Snapshot
 from lariax.loop._feed import Feeder
 from lariax.loop._processes import Company
+from lariax.loop._programs import LoopState
 from lariax.loop._progress import ProgressBar
 from lariax.loop._result import Result
 from lariax.loop._saved import Saved, SavedSetup, keeper_in, saved_in

@@ -26,8 +26,8 @@ from lariax.checkpoint import (
 )
 from lariax.formulas import Exponents
 from lariax.loop._certifier import CertifiedPoint, Checks
-from lariax.loop._compiled import BlockLayout
 from lariax.loop._history import Recorded
+from lariax.loop._programs import BlockLayout
 from lariax.loop._state import RunState, Setup
 from lariax.loop._vectors import like_x
 from lariax.methods import AbstractMethod

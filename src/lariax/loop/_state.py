@@ -8,9 +8,10 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from lariax.loop._certifier import CertifiedPoint, Checks
-from lariax.loop._compiled import BlockLayout, LoopState, Records, conclude
+from lariax.loop._compiled import Records, conclude
 from lariax.loop._feed import Feeder
 from lariax.loop._history import Recorded
+from lariax.loop._programs import BlockLayout, LoopState
 from lariax.methods import AbstractMethod
 from lariax.oracle import Oracle
 from lariax.problem import Home, at_home, closed

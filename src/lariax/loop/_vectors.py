@@ -9,8 +9,9 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from lariax.loop._compiled import LoopState, begin
+from lariax.loop._compiled import begin
 from lariax.loop._processes import Company
+from lariax.loop._programs import LoopState
 from lariax.loop._state import Setup
 from lariax.oracle import Oracle
 

@@ -60,6 +60,7 @@ class Diagnosis(NamedTuple):
     scales: Vector | None = None  # the units in which the method moves, entry by entry of x; None: those of x
     remark: str = ""  # for the user, on a problem with kinks
     averages: bool = False  # its estimates of gradients get better for as long as it gets on
+    note: str = ""  # for the user, on any problem
 
 
 class AbstractMethod(eqx.Module):
@@ -112,8 +113,7 @@ class AbstractMethod(eqx.Module):
         return {}
 
     def diagnose(self, oracle: Oracle, state: State, k: Float[Array, ""]) -> Diagnosis:
-        """What the method knows of its run when it ends after iteration k, on the host. A penalty leaves a violation
-        behind and says nothing of it: that is the default."""
+        """What the method knows of its run when it ends after iteration k, on the host."""
         return Diagnosis()
 
 

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from lariax.formulas import Exponents, PenaltySchedule, dual_length, dual_penalty_lipschitz, storm
-from lariax.methods._base import AbstractMethod, Answer, Needs, check_pairs, check_positive
-from lariax.methods._quadratic_penalty import SampleConstants, check_theory_penalty, exponents_for
+from lariax.methods._base import AbstractMethod, Answer, Diagnosis, Needs, check_pairs, check_positive
+from lariax.methods._quadratic_penalty import SampleConstants, check_theory_penalty, exponents_for, remainder
 from lariax.oracle import Batch, Oracle, Vector
 
 
@@ -122,6 +122,9 @@ class DualPenalty(AbstractMethod):
     def answer(self, oracle: Oracle, state: DualState, k: Float[Array, ""]) -> Answer:
         multipliers = state.last + self.schedule(oracle).penalty_at(k) * state.constraints
         return Answer(state.x, state.constraints, multipliers)
+
+    def diagnose(self, oracle: Oracle, state: DualState, k: Float[Array, ""]) -> Diagnosis:
+        return Diagnosis(note=remainder(oracle, state.constraints, self.schedule(oracle), k))
 
     def observe(self, oracle: Oracle, state: DualState, k: Float[Array, ""]) -> dict[str, Array]:
         return {"stationarity": oracle.stationarity(state.x, state.gradient), **self.schedule(oracle).at(k)}

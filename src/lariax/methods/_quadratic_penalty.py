@@ -3,8 +3,10 @@
 from typing import NamedTuple, TypedDict, Unpack
 
 import equinox as eqx
+import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from lariax.compilation import on_host
 from lariax.formulas import (
     DETERMINISTIC_CONSTRAINTS,
     STOCHASTIC_CONSTRAINTS,
@@ -13,7 +15,7 @@ from lariax.formulas import (
     penalty_lipschitz,
     storm,
 )
-from lariax.methods._base import AbstractMethod, Answer, Needs, check_pairs, check_positive
+from lariax.methods._base import AbstractMethod, Answer, Diagnosis, Needs, check_pairs, check_positive
 from lariax.oracle import Batch, Oracle, Vector
 
 
@@ -36,6 +38,19 @@ class SampleConstants(TypedDict):
 def check_theory_penalty(penalty: float) -> None:
     if penalty <= 1:
         raise ValueError(f"the theorems need penalty > 1, found {penalty}. Any penalty > 0 works with step_size=.")
+
+
+def remainder(oracle: Oracle, values: Array, schedule: PenaltySchedule, k: Float[Array, ""]) -> str:
+    """By how much a penalty leaves constraints off their bounds, slacks taken in: in words, and of the worst name."""
+    off = np.abs(np.asarray(on_host(values)))
+    if not off.size:
+        return ""
+    row, penalty, power = int(np.argmax(off)), float(schedule.penalty_at(float(k))), schedule.exponents.penalty
+    name = next(block.name for block in oracle.blocks if row in range(oracle.rows)[block.rows])
+    return (
+        f"By the run's own estimate {name!r}, with its slacks, is off its bound by {off[row]:.2g}: a penalty of "
+        f'{penalty:.3g} leaves that, and grows as k^{power:.3g}. Take a larger penalty=, or method="auto".'
+    )
 
 
 class PenaltyState(NamedTuple):
@@ -127,6 +142,9 @@ class QuadraticPenalty(AbstractMethod):
 
     def answer(self, oracle: Oracle, state: PenaltyState, k: Float[Array, ""]) -> Answer:
         return Answer(state.x, state.constraints, self.schedule(oracle).penalty_at(k) * state.constraints)
+
+    def diagnose(self, oracle: Oracle, state: PenaltyState, k: Float[Array, ""]) -> Diagnosis:
+        return Diagnosis(note=remainder(oracle, state.constraints, self.schedule(oracle), k))
 
     def observe(self, oracle: Oracle, state: PenaltyState, k: Float[Array, ""]) -> dict[str, Array]:
         return {"stationarity": oracle.stationarity(state.x, state.gradient), **self.schedule(oracle).at(k)}

@@ -26,6 +26,7 @@ from lariax.methods._survey import (
     scales_at,
     slopes_at,
     square,
+    squares,
     units_of,
 )
 from lariax.oracle import Batch, Look, Oracle, Parts, Vector, for_each
@@ -196,10 +197,11 @@ class TrackedLagrangian(AbstractMethod):
             gradient = storm(fresh, stale, state.gradient, gains.gradient)
 
         # filters, curvature and theta; or a step back
+        size, change, innovation, next_size = squares(oracle, stale, fresh - stale, stale - state.gradient, fresh)
         aim = square(state.gradient) if oracle.is_free else square(x - state.x) / eta**2
-        step = Step(square(stale), eta**2 * aim, aim / (s.gradient_filter.error + rule.tiny))
+        step = Step(size, eta**2 * aim, aim / (s.gradient_filter.error + rule.tiny))
         turned = rule.turn(s, k, gains, rows, step, seen)
-        learned = rule.learn(state.rule, turned, square(stale - state.gradient), square(fresh - stale))
+        learned = rule.learn(state.rule, turned, innovation, change)
         average, slope = state.average, state.slope
         if average is not None:
             averaging, share = averaged(jnp, learned.averaging, learned.constraints, learned.weights)
@@ -210,10 +212,8 @@ class TrackedLagrangian(AbstractMethod):
             learned = learned._replace(averaging=averaging)
         new = TrackedState(x, gradient, state.metric, average, slope, learned)
         back = state._replace(rule=rule.back_off(state.rule))
-        good = jnp.sqrt(square(fresh)) <= turned.limit
-        if measuring:
-            return jax.lax.cond(good, lambda: new, lambda: back)
-        return jax.tree.map(lambda a, b: a if a is b else jnp.where(good, a, b), new, back)
+        good = jnp.sqrt(next_size) <= turned.limit
+        return jax.lax.cond(good, lambda: new, lambda: back) if measuring else oracle.either(good, new, back)
 
     def _measured(
         self,

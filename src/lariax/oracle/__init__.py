@@ -5,7 +5,8 @@ from lariax.oracle._coordinates import Coordinates
 from lariax.oracle._counting import counting, occasionally, uncounted
 from lariax.oracle._layout import Block, Layout
 from lariax.oracle._look import Look, Parts, Rows, Vector
-from lariax.oracle._oracle import Oracle, for_each
+from lariax.oracle._oracle import Oracle
+from lariax.oracle._repeated import for_each, sum_over
 from lariax.oracle._sampling import Batch
 from lariax.oracle._structure import AbstractStructure, Structure
 
@@ -28,5 +29,6 @@ __all__ = [
     "for_each",
     "occasionally",
     "sample_structure",
+    "sum_over",
     "uncounted",
 ]

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import ClosedJaxpr
 from jaxtyping import Array, Bool, PyTree
 
 from lariax.compilation import compiled, on_device
@@ -13,6 +14,7 @@ from lariax.oracle._coordinates import Coordinates
 from lariax.oracle._families import Functions
 from lariax.oracle._layout import Layout
 from lariax.oracle._oracle import Oracle
+from lariax.oracle._packed import Packed
 from lariax.oracle._sampling import Placement
 from lariax.oracle._traced import Traced, traced
 from lariax.problem import (
@@ -104,14 +106,15 @@ def bind(
             "is called with a single sample; average or sum inside the function if it looks at several things."
         )
     layout, others = _layout(problem, x, samples, joint)
+    programs = dict(zip(problem.constraints, (other.program for other in others), strict=True))
     coordinates = Coordinates.of(x)
     bounds = {name: constraint.bound for name, constraint in problem.constraints.items()}
     xp = jnp if any(isinstance(bound, jax.core.Tracer) for bound in bounds.values()) else np  # which is faster
     return Oracle(
-        problem=problem,
+        packed=Packed.of(problem),
         coordinates=coordinates,
         layout=layout,
-        functions=tuple(_functions(problem, layout, source, x, samples) for source in layout.sources),
+        functions=tuple(_functions(layout, source, programs) for source in layout.sources),
         bounds=on_device(layout.unnamed(xp, bounds, coordinates.dtype)),
         batch_size=batch_size,
         copies=copies,
@@ -145,13 +148,10 @@ def _layout(
     return Layout.of(problem.constraints, shapes, sources), found
 
 
-def _functions(
-    problem: Problem, layout: Layout, source: int | None, x: PyTree, samples: tuple[PyTree | None, ...]
-) -> Functions:
+def _functions(layout: Layout, source: int | None, programs: dict[str, ClosedJaxpr | None]) -> Functions:
     """Those of the constraints on a source, as one."""
-    blocks, constraints = layout.of_source(source), problem.constraints
-    functions = [constraints[block.name].fun for block in blocks]
-    return Functions.of(functions, [block.size for block in blocks], x, *(() if source is None else (samples[source],)))
+    blocks = layout.of_source(source)
+    return Functions.of([programs[block.name] for block in blocks], [block.size for block in blocks])
 
 
 def _traced(what: str, fun: Callable[..., Any], x: PyTree, sample: PyTree, random: bool) -> Traced:
@@ -194,7 +194,7 @@ def _joint_output(problem: Problem, output: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def _constraint(name: str, constraint: AbstractConstraint, x: PyTree, sample: PyTree, joint: dict[str, Any]) -> Traced:
-    found = Traced(joint.get(name), may_jump=False, work=0)
+    found = Traced(None, joint.get(name), may_jump=False, work=0)
     if constraint.fun is not None:
         found = _traced(f"constraint {name!r}", constraint.fun, x, sample, constraint.samples is not None)
     value = found.output

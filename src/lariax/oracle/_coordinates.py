@@ -32,7 +32,12 @@ class Coordinates:
 
     @property
     def size(self) -> int:
-        return sum(prod(shape) for shape in self.shapes) if self.shards is None else self.shards.size
+        return sum(self.sizes) if self.shards is None else self.shards.size
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Of the leaves."""
+        return tuple(map(prod, self.shapes))
 
     @property
     def dtype(self) -> Any:
@@ -58,7 +63,7 @@ class Coordinates:
         if self.shards is not None:
             parts = self.shards.unravel(vector)
         elif len(self.shapes) > 1:
-            parts = jax.lax.split(vector, [prod(shape) for shape in self.shapes])
+            parts = jax.lax.split(vector, self.sizes)
         leaves = [
             part.reshape(shape).astype(dtype if cast else part.dtype)
             for part, shape, dtype in zip(parts, self.shapes, self.dtypes, strict=True)
@@ -107,7 +112,7 @@ class Coordinates:
         """The way back."""
         if self.shards is None:
             return vector
-        cuts = np.cumsum([prod(shape) for shape in self.shapes])
+        cuts = np.cumsum(self.sizes)
         parts: list[Any] = np.split(vector, cuts)
         own = self.shards.ravel([part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=False)])
         return self.extended(own, parts[-1]) if more else own

@@ -89,16 +89,14 @@ class Functions(eqx.Module):
     order: tuple[int, ...] | None = eqx.field(static=True)  # of the entries; None: as they come
 
     @classmethod
-    def of(
-        cls, functions: Sequence[Callable[..., Any] | None], sizes: Sequence[int], x: PyTree, *sample: PyTree
-    ) -> "Functions":
-        """Families among functions of (x, sample); None: a value that comes from elsewhere."""
+    def of(cls, functions: Sequence[ClosedJaxpr | None], sizes: Sequence[int]) -> "Functions":
+        """Families among functions of (x, sample), as JAX traced them; None: a value that comes from elsewhere."""
         members: dict[Hashable, list[int]] = {}
         traced: dict[int, tuple[Program, list[Any]]] = {}
         if sum(function is not None for function in functions) >= FEWEST:
             for i, function in enumerate(functions):
                 if function is not None:
-                    traced[i] = _program_of(function, x, *sample)
+                    traced[i] = _program_of(function)
                     members.setdefault(traced[i][0], []).append(i)
         groups = [
             group
@@ -121,9 +119,8 @@ class Functions(eqx.Module):
         return vector if self.order is None else vector[np.asarray(self.order)]
 
 
-def _program_of(function: Callable[..., Any], x: PyTree, *sample: PyTree) -> tuple[Program, list[Any]]:
+def _program_of(traced: ClosedJaxpr) -> tuple[Program, list[Any]]:
     """The program of a function, and the numbers in it."""
-    traced = jax.make_jaxpr(function)(x, *sample)
     places = {var: i for i, var in enumerate((*traced.jaxpr.constvars, *traced.jaxpr.invars))}
     key: list[Hashable] = [tuple(_kind(var.aval) for var in (*traced.jaxpr.constvars, *traced.jaxpr.invars))]
     for equation in traced.jaxpr.eqns:

@@ -8,19 +8,22 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, PyTree
+from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
+from lariax.compilation import on_cpu
 from lariax.formulas import leave_one_out, repelled, same_stratum
 from lariax.oracle._coordinates import Coordinates
 from lariax.oracle._counting import count, uncounted
 from lariax.oracle._families import Functions
 from lariax.oracle._layout import Layout
 from lariax.oracle._look import Look, Parts, Rows, Vector
+from lariax.oracle._packed import Packed
 from lariax.oracle._sampling import AbstractSampling, Batch, Placement
 from lariax.oracle._shards import SMALL
 from lariax.oracle._structure import AbstractStructure
@@ -28,11 +31,21 @@ from lariax.problem import Problem
 from lariax.prox import AbstractProximable, Zero
 from lariax.sets import Everything
 
+State = TypeVar("State", bound=PyTree)
+
+LARGE = 2**22
+"""Entries of a vector from which on methods and the loop see to it that it is not copied without need."""
+
+
+def takes_time(entries: int) -> bool:
+    """On a GPU, where the user's functions are as fast as memory; a CPU is busy with them for far longer."""
+    return entries >= LARGE and not on_cpu()
+
 
 class Oracle(AbstractStructure, AbstractSampling):
     """The problem as a method sees it, for a given batch size."""
 
-    problem: Problem
+    packed: Packed[Problem]
     coordinates: Coordinates = eqx.field(static=True)
     layout: Layout = eqx.field(static=True)
     functions: tuple[Functions, ...]  # of the constraints, one entry a source
@@ -55,6 +68,11 @@ class Oracle(AbstractStructure, AbstractSampling):
     def dimension(self) -> int:
         """Of the vector that the method moves: x and the slacks."""
         return self.coordinates.extended_size(self._slack_entries.size)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether copies of the vector, and passes over it, take time beside what else an iteration does."""
+        return self.coordinates.shards is None and takes_time(self.dimension)
 
     @property
     def slacks(self) -> int:
@@ -259,6 +277,22 @@ class Oracle(AbstractStructure, AbstractSampling):
 
         return jax.tree.map(settle, state)
 
+    def either(self, good: Bool[Array, ""], new: State, back: State) -> State:
+        """The new state if it is good, else the other. Large vectors are not copied for that."""
+
+        def chosen(a: Array, b: Array) -> Array:
+            return a if a is b else jnp.where(good, a, b)
+
+        if not self.is_large:
+            return jax.tree.map(chosen, new, back)
+        leaves, others, structure = jax.tree.leaves(new), jax.tree.leaves(back), jax.tree.structure(new)
+        pairs = dict(enumerate(zip(leaves, others, strict=True)))
+        large = {i: (a, b) for i, (a, b) in pairs.items() if a is not b and a.shape == (self.dimension,)}
+        taken = jax.lax.cond(good, lambda: [a for a, _ in large.values()], lambda: [b for _, b in large.values()])
+        numbers = {i: chosen(*pair) for i, pair in pairs.items() if i not in large}
+        found = numbers | dict(zip(large, taken, strict=True))
+        return jax.tree.unflatten(structure, [found[i] for i in range(len(leaves))])
+
     def values(self, residuals: Float[Array, " m"], z: Vector) -> Float[Array, " m"]:
         """Residuals (slacks included) as estimates of E[fun], in the user's own units."""
         return self.signs * (residuals - self._slack_rows(z)) + self.bounds
@@ -409,10 +443,3 @@ class Oracle(AbstractStructure, AbstractSampling):
         sources = [block.source for block, constraint in own if constraint.fun is not None] if constraints else []
         sources += [None if self.problem.samples is None else 0] if objective else []
         return sum(1 if source is None else self.batch_size for source in sources)
-
-
-def for_each(function: Callable[[Batch], PyTree], batches: Batch) -> PyTree:
-    """The function of each of several stacked batches, stacked; twice the same if nothing in them is random."""
-    if not jax.tree.leaves(batches):
-        return jax.tree.map(lambda value: jnp.stack([value, value]), function(batches))
-    return jax.lax.map(function, batches)

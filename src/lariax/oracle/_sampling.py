@@ -10,6 +10,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int, Key, PyTree
 
 from lariax.oracle._layout import Layout
+from lariax.oracle._packed import Packed
 from lariax.problem import AbstractSource, Axes, Dataset, Distribution, Problem, mesh_of, splits_of
 
 
@@ -75,11 +76,15 @@ class AbstractSampling(eqx.Module):
     zeta2; with 1, unbiased products come from all ordered pairs within the batch.
     """
 
-    problem: eqx.AbstractVar[Problem]
+    packed: eqx.AbstractVar[Packed[Problem]]
     layout: eqx.AbstractVar[Layout]
     batch_size: eqx.AbstractVar[int]
     copies: eqx.AbstractVar[int]
     placement: eqx.AbstractVar[Placement | None]
+
+    @property
+    def problem(self) -> Problem:
+        return self.packed.tree
 
     @property
     def strata(self) -> int:

@@ -21,6 +21,7 @@ SMOOTH = {"logaddexp"}
 
 
 class Traced(NamedTuple):
+    program: ClosedJaxpr | None
     output: PyTree  # its shape
     may_jump: bool  # whether its gradient may jump
     work: float  # how many numbers it makes, about
@@ -31,7 +32,7 @@ def traced(fun: Callable[..., Any], x: PyTree, *sample: PyTree) -> Traced:
     program, output = jax.make_jaxpr(fun, return_shape=True)(x, *sample)
     entries = len(jax.tree.leaves(x))
     may_jump = _may_jump(program.jaxpr, [place < entries for place in range(len(program.in_avals))])
-    return Traced(output, may_jump, _work(program.jaxpr))
+    return Traced(program, output, may_jump, _work(program.jaxpr))
 
 
 def _work(jaxpr: Jaxpr) -> float:

@@ -10,6 +10,7 @@ from jaxtyping import Array, ArrayLike
 
 from lariax.compilation import on_device
 from lariax.problem._sources import AbstractSource
+from lariax.utils import Converted
 
 
 class _Shared:
@@ -78,7 +79,7 @@ class Equal(AbstractConstraint):
     """
 
     fun: Callable[..., Array] | None = None
-    bound: Array = eqx.field(default=0.0, converter=_bound)
+    bound: Converted = eqx.field(default=0.0, converter=_bound)
     samples: AbstractSource | _Shared | None = eqx.field(default=SHARED, kw_only=True)
     heldout: AbstractSource | None = eqx.field(default=None, kw_only=True)
 
@@ -95,7 +96,7 @@ class AtMost(AbstractConstraint):
     """
 
     fun: Callable[..., Array] | None = None
-    bound: Array = eqx.field(default=0.0, converter=_bound)
+    bound: Converted = eqx.field(default=0.0, converter=_bound)
     samples: AbstractSource | _Shared | None = eqx.field(default=SHARED, kw_only=True)
     heldout: AbstractSource | None = eqx.field(default=None, kw_only=True)
 
@@ -112,7 +113,7 @@ class AtLeast(AbstractConstraint):
     """
 
     fun: Callable[..., Array] | None = None
-    bound: Array = eqx.field(default=0.0, converter=_bound)
+    bound: Converted = eqx.field(default=0.0, converter=_bound)
     samples: AbstractSource | _Shared | None = eqx.field(default=SHARED, kw_only=True)
     heldout: AbstractSource | None = eqx.field(default=None, kw_only=True)
 

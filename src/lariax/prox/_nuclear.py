@@ -16,6 +16,7 @@ from lariax.prox._numerics import (
     nuclear_subgradients,
     require_weight,
 )
+from lariax.utils import Converted
 
 
 class Nuclear(AbstractProximable):
@@ -34,7 +35,7 @@ class Nuclear(AbstractProximable):
      [0. 0.]]
     """
 
-    weight: Float[Array, ""] = eqx.field(converter=jnp.asarray)
+    weight: Converted = eqx.field(converter=jnp.asarray)
 
     separable: ClassVar[bool] = False
 

@@ -1,5 +1,6 @@
 """Elements of HTML in which every text is escaped."""
 
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 
@@ -29,7 +30,18 @@ def joined(children: Iterable[object]) -> Markup:
 
 def name_of(text: str, longest: int = LONGEST) -> Markup:
     """A name that somebody chose: kept apart from the writing direction around it, and cut when it is endless."""
-    return element("bdi", short(text, longest), title=visible(text[:2000]) if len(text) > longest else None)
+    title = visible(text[:2000]) if len(text) > longest else None
+    return element("bdi", *_breakable(short(text, longest)), title=title, class_="number" if _is_number(text) else None)
+
+
+def _breakable(text: str) -> list[object]:
+    """Names with dots may be broken after one."""
+    first, *others = re.split(r"(?<=\w\.)(?=[^\W\d])", text)
+    return [first, *(part for other in others for part in (Markup("<wbr>"), other))]
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"[-+]?[\d.,]+(e[-+]?\d+)?", text) is not None
 
 
 NARROW = 3  # columns that a phone has room for

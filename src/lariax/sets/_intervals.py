@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
+from jaxtyping import Array, ArrayLike, Bool, PyTree
 
 from lariax.prox._numerics import (
     Allowance,
@@ -20,6 +20,7 @@ from lariax.prox._numerics import (
     spread_mismatch,
 )
 from lariax.sets._base import AbstractSet
+from lariax.utils import Converted
 
 
 class Everything(AbstractSet):
@@ -148,7 +149,7 @@ class LInfBall(AbstractIntervals):
     [ 1. -2.]
     """
 
-    radius: Float[Array, ""] = eqx.field(converter=jnp.asarray)
+    radius: Converted = eqx.field(converter=jnp.asarray)
 
     def __check_init__(self) -> None:
         require_positive(self, "radius", self.radius)

@@ -2,7 +2,7 @@
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from lariax.prox._numerics import (
     Allowance,
@@ -16,6 +16,7 @@ from lariax.prox._numerics import (
     require_positive,
 )
 from lariax.sets._base import AbstractMatrixSet
+from lariax.utils import Converted
 
 
 class PSDCone(AbstractMatrixSet):
@@ -71,7 +72,7 @@ class SpectralBall(AbstractMatrixSet):
      [0.  0.5]]
     """
 
-    radius: Float[Array, ""] = eqx.field(converter=jnp.asarray)
+    radius: Converted = eqx.field(converter=jnp.asarray)
 
     def __check_init__(self) -> None:
         require_positive(self, "radius", self.radius)
@@ -113,7 +114,7 @@ class NuclearBall(AbstractMatrixSet):
      [0. 1.]]
     """
 
-    radius: Float[Array, ""] = eqx.field(converter=jnp.asarray)
+    radius: Converted = eqx.field(converter=jnp.asarray)
 
     def __check_init__(self) -> None:
         require_positive(self, "radius", self.radius)

@@ -23,6 +23,7 @@ from lariax.prox._numerics import (
     require_positive,
 )
 from lariax.sets._base import AbstractVectorSet
+from lariax.utils import Converted
 
 
 class L2Ball(AbstractVectorSet):
@@ -40,7 +41,7 @@ class L2Ball(AbstractVectorSet):
     [0.6 0.8]
     """
 
-    radius: Float[Array, ""] = eqx.field(converter=jnp.asarray)
+    radius: Converted = eqx.field(converter=jnp.asarray)
     center: PyTree[Array] = eqx.field(converter=as_arrays, default=0.0)
 
     def __check_init__(self) -> None:
@@ -90,7 +91,7 @@ class L1Ball(AbstractVectorSet):
     [ 0.75 -0.25  0.  ]
     """
 
-    radius: Float[Array, ""] = eqx.field(converter=jnp.asarray)
+    radius: Converted = eqx.field(converter=jnp.asarray)
 
     def __check_init__(self) -> None:
         require_positive(self, "radius", self.radius)
@@ -131,7 +132,7 @@ class Simplex(AbstractVectorSet):
     [0.5 0.5 0. ]
     """
 
-    total: Float[Array, ""] = eqx.field(converter=jnp.asarray, default=1.0)
+    total: Converted = eqx.field(converter=jnp.asarray, default=1.0)
 
     def __check_init__(self) -> None:
         require_positive(self, "total", self.total)
@@ -168,7 +169,7 @@ class HalfSpace(AbstractVectorSet):
     """
 
     normal: PyTree[Array] = eqx.field(converter=as_arrays)
-    offset: Float[Array, ""] = eqx.field(converter=jnp.asarray)
+    offset: Converted = eqx.field(converter=jnp.asarray)
 
     def __check_init__(self) -> None:
         _require_finite(self, "normal", self.normal)

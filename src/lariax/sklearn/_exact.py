@@ -7,11 +7,15 @@ the chance to see counts at least as good as these, if the rate were just not go
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import bdtr, bdtrc, betaincinv, ndtri, stdtrit
+from scipy.special import bdtr, betaincinv, ndtri, stdtrit
 from scipy.stats import binom
 
 NUISANCE = 1e-3
 """Of a p-value for two rates: the chance that the second rate lies outside of the interval that is searched."""
+
+SURE = 1.645
+"""Standard errors in the limit by which outcomes are ordered: the test is valid with any number, and sharpest near the
+one of its level."""
 
 TAIL = 1e-9
 """Of the second count, left out of sums and added to the p-value."""
@@ -91,20 +95,24 @@ def p_value(first: Count, second: Count, sign: int, slope: float, bound: float, 
     """An upper bound of the p-value for  sign (p - slope q) > bound;  a rough one as soon as it is clear on which side
     of `stop` it is.
 
-    The statistic is t = sign (p^ - slope q^). On the boundary p = slope q + sign bound, and what is left is q: it is
-    searched over its Clopper-Pearson interval at level `NUISANCE`, which is added (Berger and Boos, 1994). The chance
-    of t or less falls in sign p and rises in sign q, so on a cell of q it is at most the one at the two ends that
-    favour it: the search is over all q, not over a grid of them. Cells that matter are halved until the bound is tight.
+    Outcomes are ordered by `_limit`, which knows how precise they are: by the bare difference p^ - slope q^ the worst q
+    of all would decide, however far it is from q^. On the boundary p = slope q + bound, and what is left is q: it is
+    searched over its Clopper-Pearson interval at level `NUISANCE`, which is added (Berger and Boos, 1994). The limit
+    rises in p^ and falls in q^, so the chance of this one or a lower one falls in p and rises in q, and on a cell of q
+    it is at most the one at the two ends that favour it: the search is over all q, not over a grid of them. Cells that
+    matter are halved until the bound is tight.
     """
-    t = sign * (first.rate - slope * second.rate)
+    if sign < 0:  # of 1 - p and 1 - q
+        first, second, bound = first.flipped, second.flipped, bound + 1 - slope
     low, high = lower(second, NUISANCE / 2), upper(second, NUISANCE / 2)
+    better = _better(first, second, slope, *_range(int(second.rows), low, high))
     extra = NUISANCE + TAIL
     edges = np.linspace(low, high, 5)
     ends = np.stack([edges[:-1], edges[1:]], axis=1)
     worst = 0.0
     for depth in range(9):
         middles = ends.mean(axis=1, keepdims=True)
-        found = _chances(first, second, sign, slope, bound, t, np.concatenate([ends, middles @ np.ones((1, 2))]))
+        found = _chances(first, second, slope, bound, better, np.concatenate([ends, middles @ np.ones((1, 2))]))
         highest, points = found[: len(ends)], found[len(ends) :]
         worst, top = max(worst, float(points.max())), float(highest.max())
         clear = stop is not None and (worst + extra > stop or top + extra <= stop)
@@ -115,26 +123,39 @@ def p_value(first: Count, second: Count, sign: int, slope: float, bound: float, 
     return min(1.0, top + extra)
 
 
+def _limit(p: np.ndarray, n: float, q: np.ndarray, m: float, slope: float) -> np.ndarray:
+    """About the upper end of an interval for p - slope q, from the two Wilson intervals (R. G. Newcombe, 1998). It
+    rises in p and falls in q: ends of Wilson's intervals move by 0 to 2 times as much as the rates."""
+    above, below = _wilson(p, n, SURE) - p, q - _wilson(q, m, -SURE)
+    return np.asarray(p - slope * q + np.hypot(above, slope * below))
+
+
+def _wilson(rate: np.ndarray, rows: float, z: float) -> np.ndarray:
+    spread = z * np.sqrt(rate * (1 - rate) / rows + z**2 / (4 * rows**2))
+    return np.asarray((rate + z**2 / (2 * rows) + spread) / (1 + z**2 / rows))
+
+
+def _better(first: Count, second: Count, slope: float, start: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+    """Second counts, and with each the largest first count (-1: none) that has no higher limit than the counts seen."""
+    n, m, k = int(first.rows), int(second.rows), np.arange(start, end + 1)
+    seen = _limit(np.asarray(first.rate), n, np.asarray(second.rate), m, slope) + 1e-9
+    low, high = np.full(len(k), -1), np.full(len(k), n)
+    while np.any(going := low < high):
+        middle = (low + high + 1) // 2
+        within = _limit(np.maximum(middle, 0) / n, n, k / m, m, slope) <= seen
+        low, high = np.where(going & within, middle, low), np.where(going & ~within, middle - 1, high)
+    return k, low
+
+
 def _chances(
-    first: Count, second: Count, sign: int, slope: float, bound: float, t: float, cells: np.ndarray
+    first: Count, second: Count, slope: float, bound: float, better: tuple[np.ndarray, np.ndarray], cells: np.ndarray
 ) -> np.ndarray:
-    """The chance of a statistic of t or less, at most, while q is in a cell and p on the boundary; for each cell."""
-    q, at = (cells[:, 1], cells[:, 0]) if sign > 0 else (cells[:, 0], cells[:, 1])
-    p = slope * at + sign * bound
-    out_of_range = p > 1 if sign > 0 else p < 0  # no rate p is bad enough there
-    p = np.clip(p, 0, 1)[:, None]
-    n, m = int(first.rows), int(second.rows)
-    start, end = _range(m, float(q.min()), float(q.max()))
-    k = np.arange(start, end + 1)
-    weights = binom.pmf(k, m, q[:, None])
-    slack = 1e-9
-    if sign > 0:
-        most = np.floor(n * (t + slope * k / m) + slack)
-        tails = np.where(most < 0, 0.0, bdtr(np.clip(most, 0, n), n, p))
-    else:
-        least = np.ceil(n * (slope * k / m - t) - slack)
-        tails = np.where(least <= 0, 1.0, np.where(least > n, 0.0, bdtrc(np.clip(least - 1, 0, n), n, p)))
-    return np.where(out_of_range, 0.0, np.sum(weights * tails, axis=1))
+    """The chance of no higher limit, at most, while q is in a cell and p on the boundary; for each cell."""
+    (k, most), n, m = better, int(first.rows), int(second.rows)
+    p = slope * cells[:, 0] + bound
+    weights = binom.pmf(k, m, cells[:, 1:])
+    tails = np.where(most < 0, 0.0, bdtr(np.maximum(most, 0), n, np.clip(p, 0, 1)[:, None]))
+    return np.where(p > 1, 0.0, np.sum(weights * tails, axis=1))  # beyond 1 no rate p is bad enough
 
 
 def _range(rows: int, low: float, high: float) -> tuple[int, int]:

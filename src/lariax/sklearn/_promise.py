@@ -57,7 +57,7 @@ FEW = 4000
 """Rows for training below which candidates are judged on cross-fitted scores: models of few rows flatter themselves."""
 
 FIRST = 0.8
-"""Of the chance to be wrong, for the first sequence."""
+"""Of the chance to be wrong, for the first sequence; of cross-fitted decisions, for the test."""
 
 KEPT = 0.5
 """Of the rows, to test on. More rows would test sharper, and train worse."""
@@ -242,11 +242,12 @@ def _crossed(rows: Rows, plan: Plan, trainer: Trainer, asked: Asked, random: np.
     the model is trained on all rows in the same way.
 
     The rows that test also chose the candidate, so that it looks better than it is: by how much is measured across
-    folds (`luck`), and this margin is added to the least that passes the test.
+    folds (`luck`), and this margin is added to the least that passes the test. As luck is an estimate, the test has a
+    part of the chance to be wrong (`FIRST`), and the estimate has the rest.
 
     This is no longer exact: counts are of models that saw some rows fewer, which errs on the safe side as a rule, and
-    luck is an estimate. `tests/sklearn/test_promise.py` and `benchmarks/promises` count how often such promises are
-    broken.
+    what the error of luck takes is not known. `tests/sklearn/test_promise.py` and `benchmarks/promises` count how often
+    such promises are broken.
     """
     error, n, sizes = 1 - asked.confidence, len(rows.y), sizes_of(plan, rows, len(rows.y))
     targets = targets_for(plan, rows, n, trainer.levels)
@@ -260,7 +261,7 @@ def _crossed(rows: Rows, plan: Plan, trainer: Trainer, asked: Asked, random: np.
         return plan.counts(decided(stand_in), rows.y, probabilities(stand_in))
 
     def fails(level: float) -> bool:
-        return not all(row_shown(row, counts_at(level), error) for row in plan.rows)
+        return not all(row_shown(row, counts_at(level), FIRST * error) for row in plan.rows)
 
     passed = bisect_left(levels.tolist(), True, key=fails)  # margins fall, and with them what counts show
     least = levels[passed - 1] if passed else None

@@ -5,8 +5,9 @@ from copy import copy
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_only, tree_unflatten
 
 
 def rows_of(batch: Any, default: Any = "raise") -> Any:
@@ -47,6 +48,19 @@ def rows_from(batch: Any, start: int, stop: int) -> Any:
         )
 
     return tree_map(lambda leaf: leaf[start:stop] if has_rows(leaf) else leaf, batch, is_leaf=has_rows)
+
+
+def joined(batches: list[Any]) -> Any:
+    """Several batches as one; None where they hold anything but tensors whose rows fit together."""
+    each, structures = zip(*map(tree_flatten, batches), strict=True)
+    kinds = {tuple((leaf.shape[1:], leaf.dtype) if _has_rows(leaf) else None for leaf in leaves) for leaves in each}
+    if len(set(map(str, structures))) > 1 or len(kinds) > 1 or None in kinds.pop():
+        return None
+    return tree_unflatten([torch.cat(leaves) for leaves in zip(*each, strict=True)], structures[0])
+
+
+def _has_rows(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and leaf.ndim > 0
 
 
 def plain(batch: Any) -> Any:

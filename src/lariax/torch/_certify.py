@@ -31,7 +31,8 @@ from lariax.torch._batches import rows_of
 from lariax.torch._constraints import AbstractConstraint, ClosureValues, Constraints
 from lariax.torch._multipliers import Multipliers
 from lariax.torch._optimizer import AbstractConstrained
-from lariax.torch._passes import Closure, Passes, Space, precision_of
+from lariax.torch._passes import Closure, Passes
+from lariax.torch._space import Space, precision_of
 from lariax.utils import check_confidence
 
 MOST_BATCHES, FEWEST_BATCHES = 64, 8

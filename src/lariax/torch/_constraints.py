@@ -266,22 +266,28 @@ class Constraints:
         """Weights of residuals as those of the closure's values in a mean over `total` rows; arrays or tensors."""
         return weights * ((self.signs if isinstance(weights, Tensor) else self.signs_here) / total)
 
-    def cotangents(self, seen: ClosureValues, weights: Tensor, indexed: list[Tensor], total: float) -> tuple[Any, Any]:
-        """(outputs, weights of their entries) for the gradient of  (sum of f + r . w over the piece's rows) / total.
+    def cotangents(
+        self, seen: ClosureValues, weights: Tensor, indexed: list[Tensor], total: float, factors: Tensor | None = None
+    ) -> tuple[Any, Any]:
+        """(outputs, weights of their entries) for the gradient of  (sum of f + r . w over the piece's rows) / total,
+        where each row may count as often as `factors` say: as many times as there are rows, in all.
 
         `weights` has one row for all rows of the piece, or one for each: w `of_values`.
         """
-        each = [self._of_loss(seen.loss, (seen.size if seen.loss.ndim == 0 else 1) / total)]
+        of_loss = self._of_loss(seen.loss, (seen.size if seen.loss.ndim == 0 else 1) / total)
+        each = [of_loss if factors is None or of_loss.ndim == 0 else (factors * of_loss).to(of_loss.dtype)]
         for block, slope in zip(self.blocks, seen.slopes[: len(self.blocks)], strict=True):
             part = weights if block.size == weights.shape[-1] else weights[..., block.rows]
-            if block.random:
+            if block.random or part.ndim == 2:
                 part = part if part.ndim == 2 else part.expand(seen.size, block.size)
-            else:
+                part = part if factors is None else part * factors[:, None]
+            if not block.random:
                 part = part * seen.size if part.ndim == 1 else part.sum(dim=0)
             part = part if part.shape == slope.shape else part.reshape(slope.shape)
             each.append(part if part.dtype is slope.dtype else part.to(slope.dtype))
         for constraint, slope, own in zip(self.indexed.values(), seen.slopes[len(self.blocks) :], indexed, strict=True):
-            each.append((own * (constraint.sign / total)).reshape(slope.shape).to(slope.dtype))
+            own = own * (constraint.sign / total) if factors is None else own * factors * (constraint.sign / total)
+            each.append(own.reshape(slope.shape).to(slope.dtype))
         return [seen.loss, *seen.slopes], each
 
     def _of_loss(self, loss: Tensor, value: float) -> Tensor:

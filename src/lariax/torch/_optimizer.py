@@ -11,9 +11,10 @@ from lariax.torch import _kernels
 from lariax.torch._constraints import AbstractConstraint, Constraints
 from lariax.torch._indexed import IndexedMultipliers
 from lariax.torch._looks import is_sharded
-from lariax.torch._passes import Closure, Passes, Space, Vector, precision_of
+from lariax.torch._passes import Closure, Passes
 from lariax.torch._proximal import Proximal, is_separable, proximal_of
 from lariax.torch._saving import TEXT, bound, numbers_of, packed, vectors_of
+from lariax.torch._space import Space, Vector, precision_of
 
 OBJECTS = ("within", "regularizer")  # entries of a group that are not saved
 KEYS = {"params", "param_names", "name", "lr", "initial_lr", *OBJECTS}

@@ -3,28 +3,30 @@
 A batch is seen in pieces. With several processes each has pieces of one large batch, in the order of the ranks.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as distributed
 from torch import Tensor
 
-from lariax.torch._batches import rows_from, rows_of
+from lariax.torch._batches import joined, rows_from, rows_of
 from lariax.torch._constraints import ClosureValues, Constraints
+from lariax.torch._space import Space, Vector, weighted
 
 Closure = Callable[[Any], tuple[Tensor, dict[str, Any]]]
-Vector = list[Tensor]
-"""Something like the parameters: one flat tensor, or one for each of them (`Space`)."""
-
-
 Kept = tuple[dict[str, Tensor | None], str, Tensor, Tensor]
 """(buffers of a module, name, buffer, its value)."""
 
 Result = TypeVar("Result")
 _engine = getattr(torch.autograd.graph, "_engine_run_backward", None)
+
+
+ONE_GRAPH_ENTRIES = 2**16
+"""Rows of a batch times parameters up to which both halves come from one forward pass: a backward pass over half of its
+rows costs as much as one over all of them, and less than the calls that it saves."""
 
 
 class GraphUsedOnce(Exception):
@@ -44,10 +46,11 @@ class Cut(NamedTuple):
     shares: list[float]
     total: int
     streamed: bool  # it came in several parts, of which one is to be in memory at a time
+    factors: tuple[Tensor, ...] = ()  # of the rows for each group, where one piece has them all
 
 
 class Groups(NamedTuple):
-    """Gradients of the Lagrangian for one batch, group by group, and their mean."""
+    """Gradients of the Lagrangian for one batch, group by group where they were asked for, and their mean."""
 
     each: list[Vector]
     mean: Vector
@@ -58,77 +61,6 @@ Choice = Callable[[int, ClosureValues], tuple[Tensor, list[Tensor]]]
 constraints."""
 
 
-class Space:
-    """The parameters as a vector. On the CPU it is one flat tensor, on a GPU one tensor a parameter."""
-
-    def __init__(self, params: list[Tensor], dtype: torch.dtype) -> None:
-        self.params, self.dtype = params, dtype
-        self.flat = params[0].device.type == "cpu"
-        self.size = sum(p.numel() for p in params)
-        self._viewed: tuple[Tensor | None, list[Tensor]] = (None, [])
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_viewed": (None, [])}  # a copy has memory of its own
-
-    def pack(self, gradients: Any) -> Vector:
-        """A vector from one tensor a parameter; None counts as zero. It may share memory with them: read it only."""
-        full = [
-            g if g is not None and g.dtype is self.dtype and not g.is_sparse else self._converted(g, p)
-            for p, g in zip(self.params, gradients, strict=True)
-        ]
-        return [torch._utils._flatten_dense_tensors(full)] if self.flat else full
-
-    def _converted(self, gradient: Tensor | None, like: Tensor) -> Tensor:
-        if gradient is None:
-            return torch.zeros_like(like, dtype=self.dtype)
-        return dense(gradient).to(self.dtype)
-
-    def zeros(self) -> Vector:
-        if self.flat:
-            return [torch.zeros(self.size, dtype=self.dtype)]
-        return [torch.zeros_like(p, dtype=self.dtype) for p in self.params]
-
-    def split(self, flat: Tensor) -> Vector:
-        """A vector from one flat tensor."""
-        like = self.zeros()
-        parts = flat.split([part.numel() for part in like])
-        return [part.reshape(shape.shape).to(shape) for part, shape in zip(parts, like, strict=True)]
-
-    def views(self, vector: Vector) -> list[Tensor]:
-        """One tensor a parameter."""
-        if not self.flat:
-            return vector
-        if vector[0] is not self._viewed[0]:  # the estimate is looked at in every call
-            self._viewed = vector[0], list(torch._utils._unflatten_dense_tensors(vector[0], self.params))
-        return self._viewed[1]
-
-    def point(self) -> Vector:
-        """The parameters themselves, to be read."""
-        return self.pack([p.detach() for p in self.params])
-
-
-def precision_of(params: list[Tensor]) -> torch.dtype:
-    """What vectors like the parameters are kept in."""
-    return torch.float64 if all(p.dtype == torch.float64 for p in params) else torch.float32
-
-
-def dense(gradient: Tensor) -> Tensor:
-    return gradient.to_dense() if gradient.is_sparse else gradient
-
-
-def minus(a: Vector, b: Vector) -> Vector:
-    return [x - y for x, y in zip(a, b, strict=True)]
-
-
-def weighted(vectors: list[Vector], shares: list[float]) -> Vector:
-    if shares == [1.0]:
-        return vectors[0]
-    total = [x * shares[0] for x in vectors[0]]
-    for vector, share in zip(vectors[1:], shares[1:], strict=True):
-        torch._foreach_add_(total, vector, alpha=share)
-    return total
-
-
 class Passes:
     """Runs closures for one optimizer."""
 
@@ -136,6 +68,7 @@ class Passes:
         self.space, self.constraints, self.model = space, constraints, model
         self.params = tuple(space.params)
         self.single_use = self.differentiates = False
+        self._factors: tuple[Tensor, ...] = ()  # of the last cut into halves
         modules = [] if model is None else model.modules()
         self.buffers = [(module._buffers, name) for module in modules for name in module._buffers]  # of batch norm
         self.rank = distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
@@ -178,6 +111,42 @@ class Passes:
             at += count
         return Cut(pieces, [(high - low) / total for low, high in pairwise(bounds)], total, len(parts) > 1)
 
+    def halves(self, batch: Any) -> "Cut":
+        """The batch cut into halves; as one piece with two groups of rows where that is quicker."""
+        cut = self.cut(batch, 1)
+        if cut.streamed or not self.takes_one_graph(cut.total):
+            return self.cut(batch)
+        first = -(-cut.total // 2)
+        shares = [first / cut.total, 1 - first / cut.total]
+        if not self._factors or len(self._factors[0]) != cut.total:
+            self._factors = self.factors_of([first, cut.total - first])
+        return cut._replace(shares=shares, factors=self._factors)
+
+    def factors_of(self, counts: list[int]) -> tuple[Tensor, ...]:
+        """For each of several groups of rows, one after the other, what makes a mean over all rows one over it."""
+        zeros = torch.zeros(sum(counts), dtype=self.space.dtype, device=self.params[0].device)
+        groups = zeros.repeat(len(counts), 1)
+        for group, begin, count in zip(groups, accumulate([0, *counts]), counts, strict=False):
+            group[begin : begin + count] = len(zeros) / count
+        return tuple(groups)
+
+    def takes_one_graph(self, rows: int) -> bool:
+        """Whether parts of a batch are better seen in one forward pass: the model is small and without buffers, which
+        make something else of it (batch norm); its loss has one value a row, and graphs can be used again."""
+        small = rows * self.space.size <= ONE_GRAPH_ENTRIES and not self.buffers
+        return small and self.constraints.loss_by_row and self.processes == 1 and not self.single_use
+
+    def together(self, closure: Closure, batches: list[Any]) -> ClosureValues | None:
+        """Several batches in one forward pass; None where they are better seen one by one, as where each is to see the
+        same random numbers."""
+        parts = [part for batch in batches for part in self.batches(batch)]
+        rows, random = sum(map(rows_of, parts)), self.random_state()
+        batch = joined(parts) if len(parts) == len(batches) and self.takes_one_graph(rows) else None
+        seen = None if batch is None else self.call(closure, Piece(batch, 0, slice(0, rows)))
+        is_random = not all(map(torch.equal, random, self.random_state()))
+        self.set_random_state(random)
+        return None if is_random else seen
+
     def call(self, closure: Closure, piece: Piece, *, graph: bool = True) -> ClosureValues:
         count = None if piece.rows is None else piece.rows.stop - piece.rows.start
         if count is None:
@@ -199,10 +168,16 @@ class Passes:
             return answer
 
     def pull(
-        self, seen: ClosureValues, weights: Tensor, indexed: list[Tensor], total: float, keep: bool = False
+        self,
+        seen: ClosureValues,
+        weights: Tensor,
+        indexed: list[Tensor],
+        total: float,
+        keep: bool = False,
+        factors: Tensor | None = None,
     ) -> Vector:
         """This piece's part of the mean of  grad f + J^T w  over `total` rows: one backward pass."""
-        gradients = self.gradient(*self.constraints.cotangents(seen, weights, indexed, total), keep)
+        gradients = self.gradient(*self.constraints.cotangents(seen, weights, indexed, total, factors), keep)
         if gradients[0] is None and all(gradient is None for gradient in gradients):
             raise RuntimeError(
                 "neither the loss nor a constraint depends on the optimizer's parameters: does the closure use another "
@@ -226,9 +201,17 @@ class Passes:
         yield self.call(closure, piece) if seen is None else seen, False
 
     def backward(
-        self, closure: Closure, cut: Cut, sets: list[Choice], graphs: list[ClosureValues] | None
+        self,
+        closure: Closure,
+        cut: Cut,
+        sets: list[Choice],
+        graphs: list[ClosureValues] | None,
+        means: Collection[int] = (),
     ) -> tuple[list[Groups], list[ClosureValues]]:
-        """Gradients of the Lagrangian for several sets of weights, group by group; and what was seen."""
+        """Gradients of the Lagrangian for several sets of weights, group by group; and what was seen. Of the sets with
+        the numbers `means` only the mean is wanted."""
+        if cut.factors:
+            return self._from_one_graph(closure, cut, sets, graphs, means)
         if graphs and len(graphs) == len(sets) == len(cut.shares) == 1:  # most calls, and quicker
             weights, indexed = sets[0](0, graphs[0])
             whole = self.total(self.pull(graphs[0], weights, indexed, cut.total))
@@ -251,6 +234,25 @@ class Passes:
             each = [self.total(parts[0] if parts else self.space.zeros()) for parts in parts_of]
             groups.append(Groups(each, weighted(each, cut.shares)))
         return groups, looks
+
+    def _from_one_graph(
+        self,
+        closure: Closure,
+        cut: Cut,
+        sets: list[Choice],
+        graphs: list[ClosureValues] | None,
+        means: Collection[int],
+    ) -> tuple[list[Groups], list[ClosureValues]]:
+        asked: list[tuple[Any, ...]] = [(None,) if i in means else cut.factors for i in range(len(sets))]
+        copies = self.copies(closure, cut.pieces[0], sum(map(len, asked)), graphs[0] if graphs else None)
+        groups = []
+        for choose, parts in zip(sets, asked, strict=True):
+            each = []
+            for factors in parts:
+                look, keep = next(copies)
+                each.append(self.pull(look, *choose(0, look), cut.total, keep, factors))
+            groups.append(Groups(each, weighted(each, cut.shares if len(each) > 1 else [1.0])))
+        return groups, [look.without_graph()]
 
     def gradient(self, outputs: Any, cotangents: Any, keep: bool, batched: bool = False) -> Any:
         try:

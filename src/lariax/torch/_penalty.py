@@ -19,7 +19,8 @@ from lariax.formulas import (
 )
 from lariax.torch._constraints import AbstractConstraint
 from lariax.torch._optimizer import AbstractConstrained
-from lariax.torch._passes import Closure, Piece, Vector, weighted
+from lariax.torch._passes import Closure, Piece
+from lariax.torch._space import Vector, weighted
 from lariax.tuned.filter import running_mean
 
 DECAY = 0.999  # of the running mean of squares behind the adaptive metric

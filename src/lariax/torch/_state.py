@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten
 
 from lariax.torch._constraints import ClosureValues
-from lariax.torch._passes import Vector
+from lariax.torch._space import Vector
 from lariax.torch._transfer import Transfer
 from lariax.tuned.curvature import Curvature
 from lariax.tuned.filter import Filter

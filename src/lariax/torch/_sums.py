@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 
 from lariax.torch._kernels import sum_of_squares
-from lariax.torch._passes import Groups, Vector, minus
+from lariax.torch._passes import Groups
+from lariax.torch._space import Vector, minus
 
 
 def square(gradient: Vector, metric: Vector | None) -> Tensor:

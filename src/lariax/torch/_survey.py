@@ -16,9 +16,11 @@ from torch import Tensor
 from lariax.problem import probes
 from lariax.torch._batches import rows_of
 from lariax.torch._constraints import ClosureValues
+from lariax.torch._gradients import Gradients
 from lariax.torch._indexed import IndexedMultipliers
 from lariax.torch._moments import VectorMoments
-from lariax.torch._passes import Closure, Passes, Piece, Vector, dense
+from lariax.torch._passes import Closure, Passes, Piece
+from lariax.torch._space import Vector
 from lariax.tuned import host
 from lariax.tuned.constants import PROBES
 from lariax.tuned.curvature import first_curvature, probe_direction, probe_length
@@ -31,10 +33,7 @@ Column = Callable[[ClosureValues, int], Tensor]
 """(what was seen of a piece, a number) -> values row by row, or their mean."""
 
 ROW_ENTRIES = 2**21
-"""Rows of a batch times constraints times parameters up to which gradients are taken row by row,"""
-
-CHUNK_ENTRIES = 2**22
-"""and how many numbers of them are held at a time."""
+"""Rows of a batch times constraints times parameters up to which gradients are taken row by row."""
 
 
 class Survey:
@@ -52,6 +51,7 @@ class Survey:
         self.origin = torch.zeros(self.space.size, dtype=self.space.dtype, device=like.device)
         self.scales = scales
         self.metric = None if scales is None else torch.as_tensor(scales).to(self.origin)
+        self.gradients = Gradients(passes, self.metric)
         self.face: Callable[[np.ndarray], np.ndarray] | None = None
 
     def _in(self, scales: np.ndarray) -> "Survey":
@@ -59,6 +59,11 @@ class Survey:
         survey = Survey(self.passes, self.closure, self.batches, scales, self.seed)
         survey.face = self.face
         return survey
+
+    def _together(self) -> ClosureValues | None:
+        """All batches in one forward pass, where that can be had."""
+        cheap = self._cheap(self.batches[0], len(self.batches))
+        return self.passes.together(self.closure, self.batches) if cheap else None
 
     def metric_as_vector(self) -> Vector | None:
         return None if self.scales is None else self.space.split(torch.as_tensor(self.scales))
@@ -127,18 +132,31 @@ class Survey:
         """Of the gradients of `count` columns, from sample to sample, or else from group to group of each batch."""
         rows, parts = ([VectorMoments(self.origin) for _ in range(count)] for _ in range(2))
         with self.passes.undisturbed(), torch.enable_grad():
-            for batch in self.batches:
+            look = self._together()
+            if look is not None:
+                for i, target in enumerate(rows):
+                    self._add(target, look, column(look, i), by_row)
+            for batch in self.batches if look is None else []:
                 if by_row and self._cheap(batch, count):
                     for piece in self.passes.whole(batch):
                         seen = self.passes.call(self.closure, piece)
                         for i, target in enumerate(rows):
-                            for chunk in self._each(column(seen, i)):
+                            for chunk in self.gradients.each(column(seen, i)):
                                 target.add(chunk)
                 else:
                     for weight, means in self._parts(batch, groups, count, lambda seen, i: column(seen, i).mean()):
                         for target, mean in zip(parts, means, strict=True):
                             target.add(mean[None], weight)
         return [own.over(self.passes).joined(common) for own, common in zip(rows, parts, strict=True)]
+
+    def _add(self, target: VectorMoments, look: ClosureValues, values: Tensor, by_row: bool) -> None:
+        """Gradients of values row by row or of their mean, from the one look at all batches."""
+        if by_row:
+            times = 1 if len(values) == look.size else len(self.batches)  # without samples there is one a batch
+            for chunk in self.gradients.each(values):
+                target.add(chunk.repeat(times, 1))
+        else:
+            target.add(self.gradients.of(values.mean(), keep=True)[None], look.size)
 
     def first_curvature(self, seen: HessianEstimate | None) -> np.float64:
         """Of the objective, on the first batch; where its Hessian was not looked at, from a short step."""
@@ -162,7 +180,7 @@ class Survey:
         cut = self.passes.cut(self.batches[0], 1 + halved)
         with self.passes.undisturbed(), self.passes.at(point):
             gradient = self.passes.backward(self.closure, cut, [objective_alone], None)[0][0].mean
-        return self._flat(self.space.views(gradient))
+        return self.gradients.flat(self.space.views(gradient))
 
     # --- the units of the parameters
 
@@ -202,32 +220,51 @@ class Survey:
         diagonal, slopes, noise = (_by_unit(each, labels) for each in (diagonal_of(np, v, hv, largest), *rest))
         return HessianEstimate(diagonal, slopes, noise, largest)
 
-    def _graphs(self, weights: Tensor, count: int) -> list[Tensor] | None:
-        """The Lagrangian's gradient on each batch, to be differentiated along `count` directions at once; None where
-        the model may be large."""
+    def _graphs(self, weights: Tensor, count: int) -> tuple[Tensor, Tensor] | None:
+        """The Lagrangian's gradients, batch by batch, and their mean, to be differentiated along `count` directions at
+        once; None where the model may be large."""
+        look = self._together()
+        if look is not None:
+            return self._slices(look, weights), self._sloped(look, weights, look.size)
         if self._cheap(self.batches[0], count * len(self.batches)):
-            return [torch.stack(list(self._lagrangian(batch, weights))).sum(dim=0) for batch in self.batches]
+            slopes = [torch.stack(list(self._lagrangian(batch, weights))).sum(dim=0) for batch in self.batches]
+            return torch.stack(slopes).detach(), torch.stack(slopes).mean(dim=0)
         return None
+
+    def _slices(self, look: ClosureValues, weights: Tensor) -> Tensor:
+        """The Lagrangian's gradients, batch by batch, from the one look at all of them."""
+        own, w = (
+            [torch.zeros_like(residual) for residual, _ in look.indexed],
+            self.constraints.of_values(weights, look.size),
+        )
+        factors = self.passes.factors_of([self._rows(batch) for batch in self.batches])
+        gradients = [self.passes.pull(look, w, own, look.size, True, of_batch) for of_batch in factors]
+        return torch.stack([self.gradients.flat(self.space.views(gradient)) for gradient in gradients])
+
+    def _sloped(self, look: ClosureValues, weights: Tensor, total: int) -> Tensor:
+        """The part of the Lagrangian's gradient that a piece has, with its graph."""
+        own = [torch.zeros_like(residual) for residual, _ in look.indexed]
+        given = self.constraints.cotangents(look, self.constraints.of_values(weights, total), own, total)
+        return self.gradients.flat(
+            torch.autograd.grad(given[0], self.space.params, given[1], create_graph=True, allow_unused=True)
+        )
 
     def _lagrangian(self, batch: Any, weights: Tensor) -> Iterator[Tensor]:
         """The parts of the Lagrangian's gradient that pieces of a batch have, with their graphs."""
         cut, random = self.passes.cut(batch, 1), self.passes.random_state()
-        cotangent = self.constraints.of_values(weights, cut.total)
         for piece in cut.pieces:
-            seen = self.passes.call(self.closure, piece)
-            own = [torch.zeros_like(residual) for residual, _ in seen.indexed]
-            outputs, cotangents = self.constraints.cotangents(seen, cotangent, own, cut.total)
-            found = torch.autograd.grad(outputs, self.space.params, cotangents, create_graph=True, allow_unused=True)
-            yield self._flat(found)
+            yield self._sloped(self.passes.call(self.closure, piece), weights, cut.total)
         self.passes.set_random_state(random)  # every batch sees the same
 
-    def _bends(self, weights: Tensor, slopes: list[Tensor] | None, directions: Tensor) -> tuple[Tensor, Tensor]:
+    def _bends(
+        self, weights: Tensor, graphs: tuple[Tensor, Tensor] | None, directions: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """The Lagrangian's gradients, batch by batch, and the mean of the products with its Hessian."""
         products = torch.zeros_like(directions)
-        if slopes is not None:
-            gradients, mean = torch.stack(slopes).detach(), torch.stack(slopes).mean(dim=0)
+        if graphs is not None:
+            gradients, mean = graphs
             if mean.requires_grad:
-                products = self._flat(self._batched(mean, directions)).detach()
+                products = self.gradients.flat(self.gradients.batched(mean, directions)).detach()
         else:
             gradients = torch.zeros((len(self.batches), self.space.size)).to(self.origin)
             for gradient, batch in zip(gradients, self.batches, strict=True):
@@ -235,7 +272,9 @@ class Survey:
                     gradient += slope.detach()
                     if slope.requires_grad:
                         for product, direction in zip(products, directions, strict=True):
-                            product += self._flat(self.passes.gradient([slope], [direction], keep=True)).detach()
+                            product += self.gradients.flat(
+                                self.passes.gradient([slope], [direction], keep=True)
+                            ).detach()
             products /= len(self.batches)
         gradients, products = self.passes.total([gradients, products])
         return gradients, products
@@ -265,7 +304,7 @@ class Survey:
             if self._cheap(batch, len(self.constraints.indexed)):
                 for piece in pieces:
                     for slope in self._of_examples(self.passes.call(self.closure, piece)):
-                        total = total + torch.stack([torch.sum(chunk**2) for chunk in self._each(slope)]).sum()
+                        total = total + torch.stack([torch.sum(chunk**2) for chunk in self.gradients.each(slope)]).sum()
                 (total,) = self.passes.total([total])
             else:
                 total = torch.stack([torch.sum(vector**2) for vector in self._mixed(pieces, seed)]).max()
@@ -283,7 +322,7 @@ class Survey:
                 for slope in self._of_examples(look):
                     weights = torch.randn((self.passes.processes, *slope.shape), generator=generator)[self.passes.rank]
                     mixed.append(torch.sum(slope * weights.to(slope)))
-                sums[i] = sums[i] + self._gradient(torch.stack(mixed).sum(), keep)
+                sums[i] = sums[i] + self.gradients.of(torch.stack(mixed).sum(), keep)
         return self.passes.total(sums)
 
     # --- the shape of the penalty
@@ -319,7 +358,7 @@ class Survey:
         for piece in cut.pieces:
             rows, own = cut.shares[piece.group] * cut.total, sums[piece.group]
             for i, (seen, keep) in enumerate(self.passes.copies(self.closure, piece, count)):
-                own[i] = own[i] + self._gradient(mean_of(seen, i), keep) * (seen.size / rows)
+                own[i] = own[i] + self.gradients.of(mean_of(seen, i), keep) * (seen.size / rows)
         for share, own in zip(cut.shares, sums, strict=True):
             yield share * cut.total, self.passes.total(own)
 
@@ -381,35 +420,6 @@ class Survey:
         """Of the parameters, at a flat point."""
         views = point.split([p.numel() for p in self.space.params])
         return [v.view_as(p).to(p.dtype) for v, p in zip(views, self.space.params, strict=True)]
-
-    def _flat(self, gradients: Any) -> Tensor:
-        """One tensor a parameter, with a leading axis or without, as one flat tensor or as many as the axis is long."""
-        pairs = list(zip(gradients, self.space.params, strict=True))
-        lead = next((g.shape[: g.ndim - p.ndim] for g, p in pairs if g is not None), ())
-        full = [
-            self.origin.new_zeros(*lead, p.numel()) if g is None else dense(g).to(self.origin.dtype).reshape(*lead, -1)
-            for g, p in pairs
-        ]
-        joined = torch.cat(full, dim=-1)
-        return joined if self.metric is None else joined * self.metric
-
-    def _gradient(self, output: Tensor, keep: bool = False) -> Tensor:
-        with torch.no_grad():
-            return self._flat(self.passes.gradient([output], [torch.ones_like(output)], keep))
-
-    def _batched(self, output: Tensor, cotangents: Tensor) -> Any:
-        """Gradients for several cotangents at once; one after the other where an operation cannot be vectorised."""
-        try:
-            return self.passes.gradient([output], [cotangents], keep=True, batched=True)
-        except RuntimeError:
-            each = [self.passes.gradient([output], [row], keep=True) for row in cotangents]
-            return [None if column[0] is None else torch.stack(column) for column in zip(*each, strict=True)]
-
-    def _each(self, output: Tensor) -> Iterator[Tensor]:
-        """Gradients of the entries of a vector, a chunk of them at a time."""
-        identity = torch.eye(output.shape[0], dtype=output.dtype, device=output.device)
-        for rows in identity.split(max(1, CHUNK_ENTRIES // self.space.size)):
-            yield self._flat(self._batched(output, rows))
 
 
 def _by_unit(values: np.ndarray, labels: np.ndarray) -> np.ndarray:

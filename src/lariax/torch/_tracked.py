@@ -18,9 +18,10 @@ from lariax.torch._batches import devices_of, on_devices, plain
 from lariax.torch._constraints import AbstractConstraint, ClosureValues
 from lariax.torch._kernels import sum_of_squares
 from lariax.torch._optimizer import AbstractConstrained
-from lariax.torch._passes import Choice, Closure, Cut, Kept, Vector, minus
+from lariax.torch._passes import Choice, Closure, Cut, Kept
 from lariax.torch._proximal import units_of
 from lariax.torch._rows import RowRule
+from lariax.torch._space import Vector, minus
 from lariax.torch._state import Evaluation, Move, Pending, is_finite, leaves_of, state_of
 from lariax.torch._survey import Survey
 from lariax.torch._swings import SwingWatch
@@ -116,7 +117,7 @@ class TrackedLagrangian(AbstractConstrained):
         k = self.calls + 1 - self.start
         is_refresh, measuring = k == self.next_refresh, k % interval_at(host, k) == 0
         with self.passes.or_not_at_all() as buffers:
-            cut = self.passes.cut(batch, 1 + measuring)
+            cut = self.passes.halves(batch) if measuring else self.passes.cut(batch, 1)
             self._check_population(cut.total)
             if measuring:
                 seen = self.passes.insist(lambda: self._evaluate(closure, cut, k, measuring=True))
@@ -164,7 +165,7 @@ class TrackedLagrangian(AbstractConstrained):
             follow, moved = (rules.cotangent(w, cut.total) for w in rules.at_rows.expected_weights(row, c0, c1))
             fixed: Choice = lambda i, look: (weights, self.indexed.weights(looks[i].indexed, 0))  # noqa: E731
             sets += [fixed, self.indexed.choice(follow, 1), self.indexed.choice(moved, 1)]
-        found, present = self.passes.backward(closure, cut, sets, graphs)
+        found, present = self.passes.backward(closure, cut, sets, graphs, (1, 2, 3) if self.one_backward else (0, 1, 2))
         now = found[0]
         square, halves = self._square(now.mean), None
         early = self._sizes(now.mean) if early is None else early
@@ -311,7 +312,7 @@ class TrackedLagrangian(AbstractConstrained):
             self.window = 1 << (max(REFRESH_SAMPLES // cut.total, 1).bit_length() - 1)
         self.recent = [*self.recent[: self.calls], batch]
         if self.calls + 1 == self.start:
-            first, started = self.passes.cut(self.recent[0]), None
+            first, started = self.passes.halves(self.recent[0]), None
             with self.passes.or_not_at_all() as buffers, suppress(np.linalg.LinAlgError):
                 started = self.passes.insist(lambda: self._started(closure, first))
             if started is None or not (is_finite(started[0]) and bool(sum_of_squares(self.estimate).isfinite())):

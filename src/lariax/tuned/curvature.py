@@ -70,8 +70,10 @@ def probe_direction(xp: Any, slope: Any, steep: Any, tiny: Any) -> Any:
 
 
 def first_curvature(xp: Any, seen: Any, steep: Any, size: Any) -> Any:
-    """L of the objective, from what was seen of it and from ||grad f|| = `steep`."""
-    return xp.maximum(seen, LEAST_CURVATURE * steep / size)
+    """L of the objective, from what was seen of it and from ||grad f|| = `steep`; 1 where there is nothing to see, as
+    of one that is 0: it has no units."""
+    found = xp.maximum(seen, LEAST_CURVATURE * steep / size)
+    return xp.where(found > 0, found, 1.0 + 0 * found)
 
 
 def measured(

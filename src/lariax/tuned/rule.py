@@ -183,7 +183,7 @@ class Rule:
 
     def lengths(self, s: RuleState) -> Lengths:
         """eta = min(theta / (L + rho), secant bound),  rho = min(L, 2 ||grad f|| / ||J^T M u||); and a little where
-        grad f vanishes."""
+        grad f vanishes, also where L does."""
         xp, largest = self.xp, s.curvature.largest
         if s.constraints.shape[0] == 0:
             rho = 0 * largest
@@ -192,7 +192,8 @@ class Rule:
         else:
             pressed = jacobian_norm(xp, s.shape, multiply(xp, s.shape.penalty, s.constraints))
             bound = PENALTY_LIMIT * xp.sqrt(s.max_gradient) / (pressed + self.tiny)
-            rho = xp.minimum(largest, xp.maximum(bound, LEAST_PENALTY * s.curvature.objective))
+            least = LEAST_PENALTY * s.curvature.objective
+            rho = xp.where(s.max_gradient > 0, xp.minimum(largest, xp.maximum(bound, least)), least)
         if self.step_size is not None:
             return Lengths(self.step_size, rho)
         stiffness = rho + largest if self.is_stiffened else rho

@@ -1,6 +1,7 @@
 """What several packages need and no one of them owns: checks of options, warnings, tables, pages that help, and files
 that are whole or not there."""
 
+from lariax.utils._fields import Converted
 from lariax.utils._files import write_atomically
 from lariax.utils._options import (
     check_among,
@@ -16,6 +17,7 @@ from lariax.utils._tables import narrow_table
 from lariax.utils._warnings import LariaxWarning, warn
 
 __all__ = [
+    "Converted",
     "HelpfulError",
     "LariaxWarning",
     "check_among",

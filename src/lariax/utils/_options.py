@@ -14,6 +14,22 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+HABITS = {
+    **dict.fromkeys(("tol", "ftol", "gtol", "rtol", "atol"), "Write tolerance= for the accuracy to stop at."),
+    **dict.fromkeys(("maxiter", "max_iter", "steps"), "Write iterations= for the budget."),
+    "epochs": "Write draws= for a budget in samples: epochs times the number of rows.",
+    **dict.fromkeys(("lr", "learning_rate"), "A method has its settings in its constructor; the default has none."),
+    "options": "Each has a name of its own here: iterations=, tolerance=, progress=.",
+    "args": "Close over what the functions need: lambda x, sample: fun(x, sample, more).",
+    "bounds": "They are part of the problem: lx.Problem(..., within=lx.sets.Box(lower, upper)).",
+    "constraints": "They are part of the problem: lx.Problem(..., constraints={...}).",
+    "jac": "It is not needed: JAX differentiates the functions.",
+    **dict.fromkeys(("verbose", "disp"), "Write progress=True for a progress bar."),
+    **dict.fromkeys(("random_state", "rng", "key"), "Write seed= for it."),
+}
+"""Names that other libraries have, and what to write here."""
+
+
 def did_you_mean(name: Any, known: Iterable[str], most: int = 1, cutoff: float = 0.6) -> str:
     """A sentence with the known names that are close to one that is not, and a space after it; empty if none is."""
     close = difflib.get_close_matches(str(name), list(known), n=most, cutoff=cutoff)
@@ -28,7 +44,7 @@ def explains_options(function: Callable[P, R]) -> Callable[P, R]:
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         for name in kwargs:
             if name not in options:
-                hint = did_you_mean(name, options)
+                hint = f"{HABITS[name]} " if name in HABITS else did_you_mean(name, options)
                 raise TypeError(f"{function.__name__} has no option {name!r}. {hint}It takes {', '.join(options)}.")
         try:
             return function(*args, **kwargs)
