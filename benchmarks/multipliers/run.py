@@ -46,7 +46,7 @@ class Found(NamedTuple):
     methods: dict[str, dict[str, Merit]]  # by measure and method
 
 
-MEASURES = {"own": "in its own units", "range": "divided by its range over fixed weights"}
+MEASURES = {"own": "in their own units", "range": "divided by their range over fixed weights"}
 """How violations are counted."""
 
 
