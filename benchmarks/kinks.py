@@ -36,11 +36,14 @@ class Case(NamedTuple):
     solution: np.ndarray
     is_equality: bool = False
     exact: Callable[[jax.Array], jax.Array] | None = None  # = 0, not random
+    chance: float | None = None  # at most that of `values` above 0, instead
+    limit: float | None = None  # where it is known in closed form
 
     @property
     def problem(self) -> lx.Problem:
         kind = lx.Equal if self.is_equality else lx.AtMost
-        constraints: dict[str, Any] = {"values": kind(self.values)}
+        stated = kind(self.values) if self.chance is None else lx.risk.Chance(self.values, self.chance)
+        constraints: dict[str, Any] = {"values": stated}
         if self.exact is not None:
             constraints["exact"] = lx.Equal(self.exact, samples=None)
         source = lx.Distribution(lambda key: jax.random.normal(key, (self.size,)))
@@ -169,11 +172,37 @@ def least_risk() -> Case:
     )
 
 
-CASES = {case.__name__: case for case in (newsvendors, quantile, hinge, shortage, portfolio, least_risk)}
+def chance() -> Case:
+    """Three plants meet a random demand with 90 %: the chance of a shortage is at most 0.1.
+
+    What the plants make is weighed the same in every sample, so rounding an event changes no direction along the
+    constraint, and the sandwich is that of the optimality conditions with the density of the demand at the solution.
+    """
+    price, power, share = np.array([1.0, 2.0, 0.5]), np.array([1.0, 0.8, 1.2]), 0.1
+    needed = 3 + norm.ppf(1 - share)
+    solution = power / price * needed / float(power**2 @ (1 / price))
+    density = norm.pdf(norm.ppf(1 - share))
+    system = np.block([[np.diag(price), -density * power[:, None]], [-density * power[None], np.zeros((1, 1))]])
+    inverse = np.linalg.inv(system)
+    covariance = inverse @ np.diag([1.0, 1.0, 1.0, share * (1 - share)]) @ inverse.T
+    return Case(
+        "smooth cost, chance of a shortage at most 0.1",
+        lambda x, z: 0.5 * jnp.sum(price * x**2) + x @ z[1:],
+        lambda x, z: 3 + z[0] - x @ power,
+        4,
+        solution,
+        chance=share,
+        limit=float(np.sqrt(np.trace(covariance[:3, :3]))),
+    )
+
+
+CASES = {case.__name__: case for case in (newsvendors, quantile, hinge, shortage, portfolio, least_risk, chance)}
 
 
 def limit_of(case: Case) -> float:
     """sqrt(draws) times the rms error of the sample-average solution."""
+    if case.limit is not None:
+        return case.limit
     samples, x = jax.random.normal(jax.random.key(5), (LIMIT_SAMPLES, case.size)), jnp.asarray(case.solution)
 
     def rows(x: jax.Array, z: jax.Array) -> jax.Array:

@@ -26,6 +26,7 @@ SHOWN = {  # which picture of an entry stands for it
     "portfolio": 1,
     "dispatch": 0,
     "newsvendor_network": 0,
+    "suspension": 0,
     "diffusion_control": 1,
     "principal_components": 0,
     "consensus": 0,

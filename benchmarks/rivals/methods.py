@@ -134,6 +134,12 @@ ENTRIES: dict[str, Entry] = {
     "SwitchingSubgradient": Entry(
         ("III",), lambda s, f, t: rivals.SwitchingSubgradient(_step(s, f), t), FALLING, (0.001, 0.01, 0.1), "tolerance"
     ),
+    "HingePenalty": Entry(
+        ("III",), lambda s, f, p: rivals.HingePenalty(_step(s, f), p), FALLING, (0.3, 3.0, 30.0), "penalty"
+    ),
+    "SpiderPenalty": Entry(
+        ("III",), lambda s, f, p: rivals.SpiderPenalty(_step(s, f), p), FALLING, (0.3, 3.0, 30.0), "penalty"
+    ),
     "PenaltySGD": Entry(ANY, lambda s, f, r: rivals.PenaltySGD(**_both(s, f, r)), FALLING, RATIOS, "penalty"),
     "PrimalDualSGD": Entry(
         ANY,

@@ -191,3 +191,20 @@ def test_power_plants_keep_their_chances_and_their_prices():
     for name in ("hour 3", "calm"):
         assert float(result.multipliers[name]) == pytest.approx(float(solution.multipliers[name]), rel=0.1)
     looks_right(case.pictures(result.x))
+
+
+@pytest.mark.long
+def test_a_suspension_is_that_of_quadrature():
+    """The chance by quadrature is what plain counting shows, and a run finds spring, damper and price."""
+    case = gallery.suspension()
+    solution = case.solution
+    assert case.measures(solution.x)["P(stop is hit)"] == pytest.approx(0.05, abs=1e-6)
+    event = case.problem.constraints["stop"].fun.fun
+    hits = jax.jit(jax.vmap(lambda z: event(jnp.asarray(solution.x), z) > 0))
+    share = float(jnp.mean(hits(jax.random.normal(jax.random.key(0), (100_000, 2)))))
+    assert share == pytest.approx(0.05, abs=0.0027)  # four standard errors
+    result = lx.solve(case.problem, case.x0, **case.defaults)
+    numbers = case.measures(result.x)
+    assert numbers["mean square acceleration"] == pytest.approx(solution.value, rel=0.03)
+    assert numbers["P(stop is hit)"] == pytest.approx(0.05, abs=0.006)
+    looks_right(case.pictures(result.x))

@@ -59,6 +59,14 @@ def test_verdict(name):
         assert np.max(np.abs(result.multipliers["limit"])) < 1e5  # also where its gradient vanishes, as at x.x = 0
 
 
+def test_where_nothing_pulls_is_no_proof():
+    """At the centre of a sphere, which is also the minimum of the objective: x stays, and the sphere is there."""
+    problem = lx.Problem(flat, samples=NORMAL, constraints={"limit": lx.Equal(lambda x, z: x @ x - 1 + 0.1 * z[0])})
+    result = lx.solve(problem, jnp.zeros(3), iterations=1000)
+    assert result.status == "stalled"
+    assert "Violated: 'limit'" in result.message
+
+
 def test_a_run_that_is_on_its_way_has_spent_its_budget():
     constraint = lx.AtMost(lambda x, z: x[0] + 0.1 * z[0], -1.0)
     problem = lx.Problem(bowl, samples=NORMAL, constraints={"limit": constraint})

@@ -94,6 +94,8 @@ RIVALS = {
     ),
     "RegularizedSubgradient": ("random", rivals.RegularizedSubgradient(0.2, inner_iterations=500), 8000, 0.1, 0.2),
     "SwitchingSubgradient": ("random", rivals.SwitchingSubgradient(step_size=0.3), 8000, 0.1, 0.2),
+    "HingePenalty": ("random", rivals.HingePenalty(step_size=0.3, penalty=2.0), 8000, 0.1, 0.2),
+    "SpiderPenalty": ("random", rivals.SpiderPenalty(step_size=0.3, penalty=2.0, width=0.1), 8000, 0.2, 0.2),
     "PenaltySGD": ("random", rivals.PenaltySGD(step_size=0.2, penalty=2.0), 8000, 0.2, 0.3),
     "PrimalDualSGD": ("random", rivals.PrimalDualSGD(step_size=0.3, dual_step=0.3), 8000, 0.1, 0.2),
     "SameBatchALM": ("random", rivals.SameBatchALM(step_size=0.3, penalty=0.3, dual_step=0.3), 8000, 0.3, 0.3),

@@ -81,6 +81,8 @@ def test_a_violation_that_does_not_is_not(values):
 def test_turns_are_counted():
     assert turns(np.array([0.0, 1.0, 2.0, 3.0])) == 1  # the way out
     assert turns(np.array([0.0, 3.0, 0.0, 3.0, 0.0])) == TURNS
+    assert turns(np.array([1.5, 0.1, 3.0, 0.1, 3.0, 0.1])) == TURNS  # to both sides of where it was at first
+    assert turns(np.array([1.5, 1.6, 1.4, 1.6, 2.2, 1.6, 2.1])) == 0
 
 
 def test_the_warning_names_the_line_that_called(monkeypatch):

@@ -17,6 +17,7 @@ from lariax.gallery._case import ENTRIES, Case, Picture, Solution
 from lariax.gallery.components import principal_components
 from lariax.gallery.control import diffusion_control
 from lariax.gallery.cutest import cutest
+from lariax.gallery.design import suspension
 from lariax.gallery.detection import out_of_distribution
 from lariax.gallery.distributed import consensus, resource_sharing, splitting
 from lariax.gallery.fairness import fairness
@@ -45,6 +46,7 @@ __all__ = [
     "principal_components",
     "resource_sharing",
     "splitting",
+    "suspension",
 ]
 
 

@@ -13,11 +13,13 @@ it is said there.
 
 from lariax.rivals._constraint_extrapolation import ConstraintExtrapolation
 from lariax.rivals._gradient_tracking import GradientTracking
+from lariax.rivals._hinge_penalty import HingePenalty
 from lariax.rivals._momentum_alm import MomentumALM, RecursiveMomentumPenalty
 from lariax.rivals._prox_pda import ProxPDA
 from lariax.rivals._sgd import PenaltySGD, PrimalDualSGD, SameBatchALM
 from lariax.rivals._smoothed_primal_dual import SmoothedPrimalDual
 from lariax.rivals._spider_admm import SpiderADMM
+from lariax.rivals._spider_penalty import SpiderPenalty
 from lariax.rivals._stochastic_ialm import StochasticIALM
 from lariax.rivals._stochastic_sqp import StochasticSQP
 from lariax.rivals._switching_subgradient import RegularizedSubgradient, SwitchingSubgradient
@@ -25,6 +27,7 @@ from lariax.rivals._switching_subgradient import RegularizedSubgradient, Switchi
 __all__ = [
     "ConstraintExtrapolation",
     "GradientTracking",
+    "HingePenalty",
     "MomentumALM",
     "PenaltySGD",
     "PrimalDualSGD",
@@ -34,6 +37,7 @@ __all__ = [
     "SameBatchALM",
     "SmoothedPrimalDual",
     "SpiderADMM",
+    "SpiderPenalty",
     "StochasticIALM",
     "StochasticSQP",
     "SwitchingSubgradient",

@@ -88,15 +88,14 @@ class SwingWatch:
 
 
 def turns(pulls: np.ndarray) -> int:
-    """How often it goes the other way, by much."""
+    """How often it goes the other way, by much: from the farthest that it has been since it last did."""
     wide = max(WIDE * float(np.max(np.abs(pulls))), STEEP)
-    count, last, way = 0, pulls[0], 0.0
+    count, way, low, high = 0, 0, pulls[0], pulls[0]
     for pull in pulls[1:]:
-        if abs(pull - last) > wide:
-            count += np.sign(pull - last) != way
-            last, way = pull, np.sign(pull - last)
-        elif way * (pull - last) > 0:
-            last = pull
+        low, high = min(low, pull), max(high, pull)
+        up, down = way <= 0 and pull - low > wide, way >= 0 and high - pull > wide
+        if up or down:
+            count, way, low, high = count + 1, 1 if up else -1, pull, pull
     return count
 
 
