@@ -12,16 +12,14 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from lariax.oracle import Batch, Oracle, Vector, for_each, occasionally, sum_over, uncounted
 from lariax.problem import probes, units
-from lariax.tuned.constants import JUMP_PART, JUMP_RATIO, PROBES
+from lariax.tuned.averaging import is_jump
+from lariax.tuned.constants import JUMP_PART, PROBES
 from lariax.tuned.filter import variance_of_mean
 from lariax.tuned.shape import is_whitened
 from lariax.tuned.units import LAST_TURN, HessianEstimate, diagonal_of, next_scales, pull_of
 
 MOST_HELD = 2**22
 """Entries of vectors that are held to be compared; more are summed up one by one."""
-
-ROUNDING = 1e3
-"""Differences of gradients below so many eps of them are rounding."""
 
 # --- the units of x
 
@@ -197,9 +195,8 @@ def jumps_at(oracle: Oracle, z: Vector, step: Vector, batches: Batch, weights: F
             one.gradient_of(one.look_at_parts(z + share * step, sample, 1), weights).mean
             for share in (1.0, 1 - 1 / JUMP_PART, 0.0)  # not from z on: it may be at a kink
         )
-        rounding = ROUNDING * jnp.finfo(z.dtype).eps * (jnp.linalg.norm(here) + jnp.linalg.norm(far))
-        smooth = JUMP_RATIO * JUMP_PART * jnp.linalg.norm(near - here)
-        return jnp.linalg.norm(far - here) > smooth + rounding
+        norm, eps = jnp.linalg.norm, float(jnp.finfo(z.dtype).eps)
+        return is_jump(norm(far - here), norm(near - here), norm(here) + norm(far), eps)
 
     return jnp.sum(for_each(jumps, samples)).astype(z.dtype)
 

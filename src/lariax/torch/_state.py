@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten
 from lariax.torch._constraints import ClosureValues
 from lariax.torch._space import Vector
 from lariax.torch._transfer import Transfer
+from lariax.tuned.averaging import Averaging
 from lariax.tuned.curvature import Curvature
 from lariax.tuned.filter import Filter
 from lariax.tuned.rule import RuleState, Turned
@@ -35,6 +36,7 @@ class Evaluation(NamedTuple):
     present: list[ClosureValues]
     square: Tensor  # ||fresh||^2, still on the device
     limit: float  # of it; -1 where numbers are not finite
+    measured: bool  # whether it was looked at in halves
 
     def numbers(self) -> "Evaluation":
         """Without the vectors, to be kept."""
@@ -52,6 +54,7 @@ class Pending(NamedTuple):
 _FILTER = Filter(0.0, 0.0, 0.0, 0.0)
 _CURVATURE = Curvature(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 _LIKE = RuleState(0, 0, 0, _FILTER, _FILTER, _CURVATURE, 0, 0, PenaltyShape(0, 0, (0, 0), 0, 0, 0, 0, 0), 0, 0, 0, 0)
+_AVERAGING = _LIKE._replace(averaging=Averaging(0, 0, 0, 0, 0, 0))
 
 
 def is_finite(state: RuleState) -> bool:
@@ -67,6 +70,7 @@ def leaves_of(state: RuleState) -> list[Tensor]:
 def state_of(leaves: list[Tensor]) -> RuleState:
     """From `leaves_of`."""
     numbers = [leaf.cpu().numpy() if leaf.ndim else np.float64(leaf) for leaf in leaves]
-    s = tree_unflatten(numbers, tree_structure(_LIKE))
+    structures = {tree.num_leaves: tree for tree in map(tree_structure, (_LIKE, _AVERAGING))}
+    s = tree_unflatten(numbers, structures[len(numbers)])
     diagonal = s.diagonal if s.diagonal.size else None
     return s._replace(shape=s.shape._replace(coupled=s.shape.coupled > 0), diagonal=diagonal)

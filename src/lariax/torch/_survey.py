@@ -18,12 +18,15 @@ from lariax.torch._batches import rows_of
 from lariax.torch._constraints import ClosureValues
 from lariax.torch._gradients import Gradients
 from lariax.torch._indexed import IndexedMultipliers
+from lariax.torch._kinks import first_jumps, jumps_along
 from lariax.torch._moments import VectorMoments
 from lariax.torch._passes import Closure, Passes, Piece
 from lariax.torch._space import Vector
 from lariax.tuned import host
-from lariax.tuned.constants import PROBES
-from lariax.tuned.curvature import first_curvature, probe_direction, probe_length
+from lariax.tuned.averaging import is_kinked as averages_now
+from lariax.tuned.averaging import with_look
+from lariax.tuned.constants import JUMP_STEPS, JUMPY_SAMPLES, PROBES
+from lariax.tuned.curvature import first_curvature, noisy_slope, probe_direction, probe_length
 from lariax.tuned.filter import variance_of_mean
 from lariax.tuned.rule import FirstLook, Rule, RuleState
 from lariax.tuned.shape import PenaltyShape, ShapeInputs, is_whitened, shape_at
@@ -62,7 +65,7 @@ class Survey:
 
     def _together(self) -> ClosureValues | None:
         """All batches in one forward pass, where that can be had."""
-        cheap = self._cheap(self.batches[0], len(self.batches))
+        cheap = self.cheap(self.batches[0], len(self.batches))
         return self.passes.together(self.closure, self.batches) if cheap else None
 
     def metric_as_vector(self) -> Vector | None:
@@ -85,11 +88,18 @@ class Survey:
         all_rows = [self.passes.rows(self.closure, self.passes.whole(batch)) for batch in self.batches]
         each = np.concatenate([part.double().cpu().numpy() for part in all_rows])
         noise, max_gradient = each.shape[0] / total * variance_of_mean(np, each), objective.square
+        jumps = 0.0
+        if rule.averages:
+            is_linear = seen is not None and seen.largest == 0
+            jumps = first_jumps(survey, objective.mean, is_linear)
+            if jumps >= JUMPY_SAMPLES or is_linear:  # in pieces, perhaps, with kinks that few samples showed
+                steep = noisy_slope(host, max_gradient, objective.variance / total)
+                curvature = max(curvature, np.float64(steep / (1 + np.sqrt(survey.square_of_x()))))
         inputs = ShapeInputs.at_start(
             rule.inequality, curvature, max_gradient, objective.variance / total, noise, total
         )
         shape, diagonal = survey.shape(inputs, None), None if seen is None else seen.diagonal
-        return FirstLook(curvature, max_gradient, rows, noise, multipliers, shape, diagonal), survey
+        return FirstLook(curvature, max_gradient, rows, noise, multipliers, shape, diagonal, jumps), survey
 
     def refreshed(
         self,
@@ -99,22 +109,28 @@ class Survey:
         units: np.ndarray | None,
         indexed: IndexedMultipliers,
         held: np.ndarray | None,
+        ahead: Callable[["Survey", RuleState], tuple[Tensor, float]],
     ) -> tuple[RuleState, "Survey"]:
         """The shape of the penalty, the size of the objective's gradient and the units, anew. `held`: entries that stay
-        at a bound."""
+        at a bound. `ahead`: for kinks, the way to the average and one step on, and how far x spreads."""
         survey, scales = self, self.scales
         if scales is not None:
             if units is None or s.diagonal is None:
                 seen, held = HessianEstimate.flat(self._slopes(s.weights, indexed) * scales**2), None
             else:
-                seen = self.hessian(s.weights, units)
+                rough = rule.averages and averages_now(s.averaging)
+                seen = self.hessian(s.weights, units, ahead(self, s)[1] if rough else None)
                 held = None if held is None else held & (np.bincount(units)[units] == 1)
             s, change = replace(rule, xp=np).rescaled(s, scales, seen, held)  # long vectors, not single numbers
             survey = self._in(scales * change)
         gradient = survey.objective(by_row=False).square
         s = rule.with_gradient(s, gradient, survey.square_of_x())
         shape = survey.shape(rule.shape_inputs(s, batch_size), s.shape)
-        return rule.refreshed(s, shape, gradient), survey
+        s = rule.refreshed(s, shape, gradient)
+        if rule.averages:
+            jumps = jumps_along(survey, JUMP_STEPS * ahead(survey, s)[0], s.weights)
+            s = s._replace(averaging=with_look(host, s.averaging, jumps))
+        return s, survey
 
     # --- the objective
 
@@ -137,7 +153,7 @@ class Survey:
                 for i, target in enumerate(rows):
                     self._add(target, look, column(look, i), by_row)
             for batch in self.batches if look is None else []:
-                if by_row and self._cheap(batch, count):
+                if by_row and self.cheap(batch, count):
                     for piece in self.passes.whole(batch):
                         seen = self.passes.call(self.closure, piece)
                         for i, target in enumerate(rows):
@@ -160,14 +176,14 @@ class Survey:
 
     def first_curvature(self, seen: HessianEstimate | None) -> np.float64:
         """Of the objective, on the first batch; where its Hessian was not looked at, from a short step."""
-        info, x = torch.finfo(self.space.dtype), self._point()
+        info, x = torch.finfo(self.space.dtype), self.point()
         slope = self._objective_slope([p.data for p in self.space.params], halved=seen is None)
         size, steep = 1 + _norm(x if self.metric is None else x / self.metric), _norm(slope)
         if seen is not None:
             return np.float64(first_curvature(host, seen.largest, steep, size))
         length = probe_length(host, size, info.eps)
         step = length * probe_direction(host, slope, steep, info.tiny)
-        beyond = self._objective_slope(self._values(x - (step if self.metric is None else step * self.metric)))
+        beyond = self._objective_slope(self.values(x - (step if self.metric is None else step * self.metric)))
         return np.float64(first_curvature(host, _norm(beyond - slope) / (length + info.tiny), steep, size))
 
     def _objective_slope(self, point: list[Tensor], halved: bool = True) -> Tensor:
@@ -186,7 +202,7 @@ class Survey:
 
     def balanced_scales(self, labels: np.ndarray) -> tuple[np.ndarray, HessianEstimate]:
         """Scales for the start, those that make the curvature equal along all axes, and the curvature there."""
-        point, own = self._point().double().cpu().numpy(), self.objective()
+        point, own = self.point().double().cpu().numpy(), self.objective()
         squares = (own.mean**2 + own.squares / own.weight, own.variances)
         slopes, noise = (_by_unit(values.double().cpu().numpy(), labels) for values in squares)
         rows = None
@@ -205,15 +221,16 @@ class Survey:
             seen = seen_in(scales)
         return scales, seen
 
-    def hessian(self, weights: np.ndarray, labels: np.ndarray) -> HessianEstimate:
-        """From products with the Hessian of the Lagrangian, on the mean over all batches."""
+    def hessian(self, weights: np.ndarray, labels: np.ndarray, span: float | None = None) -> HessianEstimate:
+        """From products with the Hessian of the Lagrangian, on the mean over all batches. `span`: from differences over
+        so much to both sides, where gradients of rows jump."""
         w = torch.as_tensor(weights).to(self.origin)
         directions = torch.as_tensor(probes(len(labels))).to(self.origin)
         with self.passes.undisturbed(), torch.enable_grad():
             graphs = self._graphs(w, len(directions))
-            gradients, products = self._bends(w, graphs, directions)
+            gradients, products = self._bends(w, graphs, directions, span)
             along = torch.linalg.qr(products.T)[0].T
-            largest = float(torch.linalg.matrix_norm(self._bends(w, graphs, along)[1], ord=2))
+            largest = float(torch.linalg.matrix_norm(self._bends(w, graphs, along, span)[1], ord=2))
         squares = torch.mean(gradients**2, dim=0)
         spread = torch.clamp(squares - torch.mean(gradients, dim=0) ** 2, min=0)
         v, hv, *rest = (values.double().cpu().numpy() for values in (directions, products, squares, spread))
@@ -226,7 +243,7 @@ class Survey:
         look = self._together()
         if look is not None:
             return self._slices(look, weights), self._sloped(look, weights, look.size)
-        if self._cheap(self.batches[0], count * len(self.batches)):
+        if self.cheap(self.batches[0], count * len(self.batches)):
             slopes = [torch.stack(list(self._lagrangian(batch, weights))).sum(dim=0) for batch in self.batches]
             return torch.stack(slopes).detach(), torch.stack(slopes).mean(dim=0)
         return None
@@ -257,9 +274,13 @@ class Survey:
         self.passes.set_random_state(random)  # every batch sees the same
 
     def _bends(
-        self, weights: Tensor, graphs: tuple[Tensor, Tensor] | None, directions: Tensor
+        self, weights: Tensor, graphs: tuple[Tensor, Tensor] | None, directions: Tensor, span: float | None
     ) -> tuple[Tensor, Tensor]:
         """The Lagrangian's gradients, batch by batch, and the mean of the products with its Hessian."""
+        if span is not None:
+            gradients, _ = self._bends(weights, graphs, directions[:1], None)
+            differences = torch.stack([self._difference(weights, v, span) for v in directions])
+            return gradients, self.passes.total([differences])[0]
         products = torch.zeros_like(directions)
         if graphs is not None:
             gradients, mean = graphs
@@ -278,6 +299,20 @@ class Survey:
             products /= len(self.batches)
         gradients, products = self.passes.total([gradients, products])
         return gradients, products
+
+    def _difference(self, weights: Tensor, v: Tensor, span: float) -> Tensor:
+        """About H v, over `span` to both sides."""
+        share = span / (_norm(v) + torch.finfo(v.dtype).tiny)
+        step, ends = share * (v if self.metric is None else v * self.metric), []
+        for sign in (1, -1):
+            with self.passes.at(self.values(self.point() + sign * step)):
+                look = self._together()
+                if look is not None:
+                    ends.append(self._sloped(look, weights, look.size).detach())
+                else:
+                    slopes = [slope.detach() for batch in self.batches for slope in self._lagrangian(batch, weights)]
+                    ends.append(torch.stack(slopes).sum(dim=0) / len(self.batches))
+        return (ends[0] - ends[1]) / (2 * share)
 
     def _slopes(self, weights: np.ndarray, indexed: IndexedMultipliers) -> np.ndarray:
         """Mean squares of the Lagrangian's gradients on half batches, in the coordinates of x."""
@@ -301,7 +336,7 @@ class Survey:
         batch = self.batches[-1]
         pieces, total = self.passes.whole(batch), self.origin.new_zeros(())
         with self.passes.undisturbed(), torch.enable_grad():
-            if self._cheap(batch, len(self.constraints.indexed)):
+            if self.cheap(batch, len(self.constraints.indexed)):
                 for piece in pieces:
                     for slope in self._of_examples(self.passes.call(self.closure, piece)):
                         total = total + torch.stack([torch.sum(chunk**2) for chunk in self.gradients.each(slope)]).sum()
@@ -382,13 +417,13 @@ class Survey:
 
     def _forward(self, batch: Any, direction: Tensor) -> np.ndarray:
         """J v, by a central difference."""
-        x = self._point()
+        x = self.point()
         step = direction if self.metric is None else direction * self.metric
         length = float(torch.linalg.vector_norm(step))
         reach = torch.finfo(x.dtype).eps ** (1 / 3) * (1 + float(torch.linalg.vector_norm(x))) / max(length, 1e-30)
         ends = []
         for sign in (1, -1):
-            with self.passes.at(self._values(x + sign * reach * step)):
+            with self.passes.at(self.values(x + sign * reach * step)):
                 looks = [self.passes.call(self.closure, piece, graph=False) for piece in self.passes.whole(batch)]
             rows = sum(look.size for look in looks)
             mean = sum((self.constraints.slope_means(look) * (look.size / rows) for look in looks), start=0.0)
@@ -409,14 +444,14 @@ class Survey:
         """Of the whole batch."""
         return self.passes.processes * sum(int(rows_of(part)) for part in self.passes.batches(batch))
 
-    def _cheap(self, batch: Any, columns: int) -> bool:
+    def cheap(self, batch: Any, columns: int) -> bool:
         entries = self._rows(batch) * max(columns, 1) * self.space.size
         return not self.passes.single_use and entries <= ROW_ENTRIES
 
-    def _point(self) -> Tensor:
+    def point(self) -> Tensor:
         return torch.cat([part.reshape(-1) for part in self.space.point()])
 
-    def _values(self, point: Tensor) -> list[Tensor]:
+    def values(self, point: Tensor) -> list[Tensor]:
         """Of the parameters, at a flat point."""
         views = point.split([p.numel() for p in self.space.params])
         return [v.view_as(p).to(p.dtype) for v, p in zip(views, self.space.params, strict=True)]

@@ -6,6 +6,7 @@ and turned over by the rule that the core uses.
 
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from lariax.torch import _kernels, _sums
 from lariax.torch._batches import devices_of, on_devices, plain
 from lariax.torch._constraints import AbstractConstraint, ClosureValues
 from lariax.torch._kernels import sum_of_squares
+from lariax.torch._kinks import Average, has_kinks
 from lariax.torch._optimizer import AbstractConstrained
 from lariax.torch._passes import Choice, Closure, Cut, Kept
 from lariax.torch._proximal import units_of
@@ -27,6 +29,7 @@ from lariax.torch._survey import Survey
 from lariax.torch._swings import SwingWatch
 from lariax.torch._transfer import Transfer
 from lariax.tuned import host
+from lariax.tuned.averaging import is_kinked
 from lariax.tuned.constants import REFRESH_SAMPLES, START_SAMPLES
 from lariax.tuned.curvature import Measurement
 from lariax.tuned.filter import gain_at
@@ -42,6 +45,10 @@ class TrackedLagrangian(AbstractConstrained):
     Now and then a batch is seen in two halves, so that the noise of its gradients shows: two rows are the least.
     The first calls only collect rows until there are 16; the parameters move from then on. A loss of one value a row
     lets the start see its noise more precisely than a mean does.
+
+    Where gradients of single rows jump (clamp, abs, max; not rectifiers inside of a network), and a look row by row is
+    cheap, iterates are averaged: between calls the parameters are the average, and what is changed in them from outside
+    is lost in the next call.
 
     Arguments:
         params: the model, its parameters, or groups of them; a group may have `lr`, `within` (a set of `lariax.sets`)
@@ -106,14 +113,21 @@ class TrackedLagrangian(AbstractConstrained):
         self.has_warned = False
         self.watch = SwingWatch()
         self.rules: RowRule | None = None  # once the rows are known
+        self.average = Average()
 
     # --- a call
 
     @torch.no_grad()
     @np.errstate(all="ignore")  # a step that is not finite is taken back
     def _step(self, closure: Closure, batch: Any) -> Tensor:
-        if self.known is None:
-            return self._collect(closure, batch)
+        self.average.hide(self.space)
+        try:
+            return self._collect(closure, batch) if self.known is None else self._iterate(closure, batch)
+        finally:  # where iterates are averaged, the parameters are the answer between calls
+            if self.average.point:
+                self.average.show(self.space, self._answer())
+
+    def _iterate(self, closure: Closure, batch: Any) -> Tensor:
         k = self.calls + 1 - self.start
         is_refresh, measuring = k == self.next_refresh, k % interval_at(host, k) == 0
         with self.passes.or_not_at_all() as buffers:
@@ -127,11 +141,11 @@ class TrackedLagrangian(AbstractConstrained):
         self.calls += 1
         if k > self.next_refresh - self.window:
             self.recent.append(batch)
-        if is_refresh or self.space.flat or self.indexed or any(self.proximals):
+        if is_refresh or self.space.flat or self.indexed or any(self.proximals) or self._averages_now(seen.old):
             self._finish(closure, seen, is_refresh, buffers)
         else:
             self._launch(seen, buffers)
-        self.watch.look(k, seen.old, self.constraints.layout)
+        self.watch.look(k, self.average.seen(seen.old), self.constraints.layout)
         return loss
 
     def _evaluate(self, closure: Closure, cut: Cut, k: int, measuring: bool) -> Evaluation:
@@ -175,7 +189,7 @@ class TrackedLagrangian(AbstractConstrained):
         stale = now.mean if then is None or self.one_backward else then.mean
         turned = self._turned(s, k, gains, rows, early, halves, (looks, present))
         limit = float(turned.limit**2) if turned.limit >= 0 else -1.0
-        return Evaluation(old, turned, now.mean, stale, present, square, limit)
+        return Evaluation(old, turned, now.mean, stale, present, square, limit, measuring)
 
     def _turned(
         self,
@@ -207,8 +221,9 @@ class TrackedLagrangian(AbstractConstrained):
         assert self.rules is not None
         return self.rules.on_host
 
-    def _make_rules(self) -> RowRule:
+    def _make_rules(self, averages: bool) -> RowRule:
         choices = {**self.choices, "one_backward": self.one_backward, "is_stiffened": bool(self.indexed)}
+        choices["averages"] = averages
         self.rules = RowRule(self.constraints, self.space.dtype, self.population, **choices)
         return self.rules
 
@@ -217,7 +232,7 @@ class TrackedLagrangian(AbstractConstrained):
         if self.pending is not None:
             sums, seen, moves = self.pending
             good, innovation, change, square = sums.numbers()
-            self.known = self.rule.learn(seen.old, seen.turned, innovation, change) if good else self._refused(seen)
+            self.known = self._learned(seen, innovation, change) if good else self._refused(seen)
             moved = moves[0 if good else 1]
             self.moved, self.pending = moved._replace(square=square if moved.reach else None), None
         return self.known
@@ -230,7 +245,7 @@ class TrackedLagrangian(AbstractConstrained):
         if seen.square.item() <= seen.limit:
             innovation = self._square(minus(seen.stale, self.estimate)).item()
             change = self._square(minus(seen.fresh, seen.stale)).item()
-            self.known = self.rule.learn(seen.old, seen.turned, innovation, change)
+            self.known = self._learned(seen, innovation, change)
             self.indexed.follow(seen.present, self.rows, seen.old)
         else:
             fresh, stale, momentum, self.known = None, None, 1.0, self._refused(seen)
@@ -248,6 +263,32 @@ class TrackedLagrangian(AbstractConstrained):
                 k = self.calls - self.start
                 self.recent, self.next_refresh = [], int(next_refresh(np, k, self.start, self.window))
             self._move(fresh, stale, momentum)
+
+    def _learned(self, seen: Evaluation, innovation: float, change: float) -> RuleState:
+        """After a good step; with the current point in the average, where there is one."""
+        s = self.rule.learn(seen.old, seen.turned, innovation, change)
+        if not self.rule.averages:
+            return s
+        slope, spread = seen.fresh if any(self.proximals) else None, self.metric if seen.measured else False
+        return self.average.learned(self.rule, s, self.space.point(), slope, spread)
+
+    def _averages_now(self, s: RuleState) -> bool:
+        return self.rule.averages and bool(is_kinked(s.averaging))
+
+    def _answer(self) -> list[Tensor]:
+        """The average; with sets or regularisers after one step along the average gradient, as iterates come and go and
+        their mean is inside of a set whose faces hold the solution."""
+        assert self.known is not None
+        answer = [
+            part.to(p.dtype) for part, p in zip(self.space.views(self.average.point), self.space.params, strict=True)
+        ]
+        if self.average.slope:
+            answer = [part.clone() for part in answer]
+            rho = self.rule.lengths(self.rule.in_force(self.known)).rho
+            length = float(1 / (self.known.curvature.largest + rho + self.rule.tiny))
+            self._shift(answer, self.average.slope, self._steps(length), self._scaling())
+            self._apply_sets(answer, length, self._scaling())
+        return answer
 
     def _launch(self, seen: Evaluation, buffers: list[Kept]) -> None:
         """The update, under way on the device before the host knows whether the step was good."""
@@ -337,7 +378,9 @@ class TrackedLagrangian(AbstractConstrained):
     def _started(self, closure: Closure, cut: Cut) -> tuple[RuleState, list[ClosureValues]]:
         """From all batches collected; gradients and values from the first, of which it also returns what was seen."""
         rows = self.passes.rows(closure, cut.pieces).double().cpu().numpy()
-        rules = self._make_rules()
+        plain = not (self.one_backward or self.indexed or self.choices["step_size"] or self.choices["gain_exponent"])
+        plain = plain and not (self.model and any(True for _ in self.model.buffers()))  # which no average goes with
+        rules = self._make_rules(averages=plain and has_kinks(self.passes, closure, cut.pieces[0]))
         self.metric = self.space.split(torch.ones(self.space.size)) if self.adaptive_metric else None
         given = self.rule.signed(self.constraints.rows_named(self.given))
         first, survey = self._survey(closure, 0).first_look(self.rule, rows, given, self.units)
@@ -359,8 +402,9 @@ class TrackedLagrangian(AbstractConstrained):
             eta = self.rule.lengths(self.rule.in_force(s)).eta
             short = face_step(np, eta, float(self._square(self.estimate)), survey.square_of_x())
             held = self.held(self.estimate, eta, self._scaling())
+            ahead = partial(self.average.ahead, self.space, self.estimate, self.rule)
             survey.face = self.face(self.estimate, float(short), self._scaling())
-            new, survey = survey.refreshed(self.rule, s, self.rows, self.units, self.indexed, held)
+            new, survey = survey.refreshed(self.rule, s, self.rows, self.units, self.indexed, held, ahead)
             return new, survey.metric_as_vector(), survey.indexed_size(self.calls)
 
         with suppress(np.linalg.LinAlgError):
@@ -382,7 +426,9 @@ class TrackedLagrangian(AbstractConstrained):
 
     def _named_multipliers(self) -> dict[str, Tensor]:
         s = self.current()
-        return {} if s is None or self.rules is None else self.constraints.by_name(self.rules.sent(s.weights))
+        if s is None or self.rules is None:
+            return {}
+        return self.constraints.by_name(self.rules.sent(self.average.seen(s).weights))
 
     def observe(self) -> dict[str, float]:
         """Numbers worth plotting. They never feed back."""
@@ -400,18 +446,19 @@ class TrackedLagrangian(AbstractConstrained):
             "constraint_error": float(np.sqrt(np.sum(s.constraint_filter.error))),
             "backed_off": float(s.backed_off),
             "jumps": float(s.jumps),
+            "averaged": float(s.averaging.count) if s.averaging else 0.0,  # iterates, at kinks
         }
 
     @property
     def values(self) -> dict[str, Tensor]:
         """The tracked estimates of the constraints' means, by name, in their own units."""
         s = self.current()
-        return (
-            {} if s is None or self.rules is None else self.constraints.values_by_name(self.rules.sent(s.constraints))
-        )
+        if s is None or self.rules is None:
+            return {}
+        return self.constraints.values_by_name(self.rules.sent(self.average.seen(s).constraints))
 
     def _vectors(self) -> dict[str, Vector | None]:
-        return {"estimate": self.estimate, "metric": self.metric}
+        return {"estimate": self.estimate, "metric": self.metric, **self.average.vectors()}
 
     def _export(self) -> dict[str, Any]:
         s = self.current()
@@ -431,12 +478,13 @@ class TrackedLagrangian(AbstractConstrained):
 
     def _import(self, saved: dict[str, Any], vectors: dict[str, Vector]) -> None:
         self.estimate, self.metric = vectors.get("estimate", []), vectors.get("metric")
+        self.average = Average.loaded(vectors)
         self.recent = [on_devices(*each) for each in zip(saved["recent"], saved["devices"], strict=True)]
         self.rows, self.start, self.window, self.next_refresh = saved["rhythm"]
         self.moved = Move(*saved["moved"])
         self.known, self.pending = saved["rule"] and state_of(saved["rule"]), None
         if self.known is not None:
-            self._make_rules()
+            self._make_rules(bool(self.known.averaging))
 
     def __getstate__(self) -> dict[str, Any]:
         self.known = self.current()  # nothing is pending any more
@@ -445,4 +493,4 @@ class TrackedLagrangian(AbstractConstrained):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if self.known is not None:
-            self._make_rules()
+            self._make_rules(bool(self.known.averaging))

@@ -11,6 +11,9 @@ from lariax.tuned.constants import (
     EARLY,
     FORGET_FAST,
     GRADIENT_MEMORY,
+    JUMP_PART,
+    JUMP_RATIO,
+    JUMP_ROUNDING,
     JUMPY_SAMPLES,
     MIXED,
     MIXED_EARLY,
@@ -47,6 +50,12 @@ def is_kinked(averaging: Averaging) -> Any:
     """Whether iterates are averaged, not gradients."""
     still = (averaging.count > 0) & (averaging.kinks >= STILL_JUMPY)
     return (averaging.kinks >= JUMPY_SAMPLES) | still
+
+
+def is_jump(far: Any, near: Any, size: Any, eps: float) -> Any:
+    """Whether a gradient of this size jumps, and is not just curved: it changes by `far` over a step, by `near` over
+    the last part of it."""
+    return far > JUMP_RATIO * JUMP_PART * near + JUMP_ROUNDING * eps * size
 
 
 def with_look(xp: Any, averaging: Averaging, jumps: Any) -> Averaging:

@@ -223,6 +223,9 @@ JUMP_STEPS, JUMP_PART, JUMP_RATIO = 4.0, 8.0, 4.0
 """A gradient jumps if over so many steps it changes by JUMP_PART * JUMP_RATIO times more than over a JUMP_PART of that:
 a smooth one would change by JUMP_PART times more."""
 
+JUMP_ROUNDING = 1e3
+"""Changes of gradients below so many eps of them are rounding."""
+
 MIXED, MIXED_EARLY, MIXING_RATE = 0.25, 0.1, 2.0
 """Steps are so long that x is called back 2 / MIXED times within a run: few enough to cross little of what is not
 linear, enough to forget where it came from; 2 / MIXED_EARLY times in the first EARLY iterations, about. theta follows
