@@ -30,7 +30,7 @@ from scipy import sparse, stats
 ASSETS, LEVEL, BOUND = 50, 0.95, 0.15
 SCENARIOS = (10_000, 30_000, 100_000)
 WAYS = ("HiGHS, interior point", "HiGHS, dual simplex", "Lariax, the same rows", "Lariax, rows drawn as it goes")
-PASSES, BATCH = 3, 64
+BATCH = 64
 RETURNS = market(ASSETS, seed=0)
 
 
@@ -96,7 +96,7 @@ def by_sampling(source: lx.Distribution | lx.Dataset, draws: int) -> np.ndarray:
     return np.asarray(lx.solve(problem, start, iterations=draws // BATCH, batch_size=BATCH).x)
 
 
-def one(way: str, scenarios: int, seed: int) -> dict[str, float]:
+def one(way: str, scenarios: int, seed: int, passes: int) -> dict[str, float]:
     """In this process."""
     jax.config.update("jax_enable_x64", True)
     jnp.zeros(1).block_until_ready()  # the library is there
@@ -104,9 +104,9 @@ def one(way: str, scenarios: int, seed: int) -> dict[str, float]:
     rows = None if drawn else rows_of(scenarios, seed)
     held, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     if drawn:
-        shares = by_sampling(lx.Distribution(RETURNS.sample), PASSES * scenarios)
+        shares = by_sampling(lx.Distribution(RETURNS.sample), passes * scenarios)
     elif rows is not None and way == WAYS[2]:
-        shares = by_sampling(lx.Dataset(jnp.asarray(rows)), PASSES * scenarios)
+        shares = by_sampling(lx.Dataset(jnp.asarray(rows)), passes * scenarios)
     else:
         assert rows is not None
         shares = by_program(rows, "highs-ipm" if way == WAYS[0] else "highs-ds")
@@ -116,10 +116,10 @@ def one(way: str, scenarios: int, seed: int) -> dict[str, float]:
     return {"seconds": seconds, "megabytes": memory, "mean": mean, "risk": risk}
 
 
-def row_of(way: str, scenarios: int, seeds: int, best: tuple[float, float]) -> tuple[str, ...]:
+def row_of(way: str, scenarios: int, seeds: int, passes: int, best: tuple[float, float]) -> tuple[str, ...]:
     found = []
     for seed in range(seeds):
-        command = [sys.executable, "-m", "benchmarks.scenarios", "--one", way, str(scenarios), str(seed)]
+        command = [sys.executable, "-m", "benchmarks.scenarios", "--one", way, str(scenarios), str(seed), str(passes)]
         found.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
     regret = [best[0] - each["mean"] + best[1] * max(each["risk"] - BOUND, 0) for each in found]
     above = [each["risk"] - BOUND for each in found]
@@ -131,13 +131,14 @@ def row_of(way: str, scenarios: int, seeds: int, best: tuple[float, float]) -> t
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scenarios", description=__doc__)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--passes", type=int, default=30, help="draws of Lariax for each scenario")
+    parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
     parser.add_argument("--without", nargs="*", default=[], choices=WAYS, help="ways to leave out")
     parser.add_argument("--keep", type=Path, help="a file of finished rows, to go on from")
     parser.add_argument("--write", action="store_true", help="write the page of the results")
     options, began = parser.parse_args(), time.perf_counter()
     if options.one:
-        print(json.dumps(one(options.one[0], int(options.one[1]), int(options.one[2]))))
+        print(json.dumps(one(options.one[0], *map(int, options.one[1:]))))
         return
     console, best = Console(width=140), reference()
     kept = json.loads(options.keep.read_text()) if options.keep and options.keep.exists() else {}
@@ -146,15 +147,16 @@ def main() -> None:
             key = f"{way}, {scenarios}"
             if way in options.without or key in kept:
                 continue
-            kept[key] = row_of(way, scenarios, options.seeds, best)
+            kept[key] = row_of(way, scenarios, options.seeds, options.passes, best)
             console.print(*kept[key], sep=" | ", highlight=False)
             if options.keep:
                 options.keep.write_text(json.dumps(kept))
     if options.write:
         about = (
             f"{origin('benchmarks.scenarios', ('lariax', 'jax', 'scipy'), time.perf_counter() - began)} {ASSETS} "
-            f"assets, CVaR ({LEVEL:.0%}) of the loss at most {BOUND}, {options.seeds} seeds. Lariax draws {PASSES} "
-            f"times as many rows as there are scenarios, in batches of {BATCH}. Seconds of CPU and memory: medians. "
+            f"assets, CVaR ({LEVEL:.0%}) of the loss at most {BOUND}, {options.seeds} seeds. Lariax draws "
+            f"{options.passes} times as many rows as there are scenarios, in batches of {BATCH}. "
+            "Seconds of CPU and memory: medians. "
             "Regret: mean [largest], in basis points (1e-4 of the money), against the best portfolio of the "
             f"distribution, which earns {best[0]:.4f}; a unit of CVaR is worth {best[1]:.3f}. Above: CVaR over its "
             "bound on fresh scenarios, mean, in basis points."

@@ -166,7 +166,6 @@ ABLATIONS = {
     "no slow slope": {"LONG": 0.05},
     "nothing at once": {"PROMPT": 0.0, "QUICK": 0.0},
     "the level alone at once": {"QUICK": 0.0},
-    "a sum as slow as its window": {"SPEED": 1.0},
     "a band of one deviation": {"BAND": 1.0},
     "no haste": {"HASTE": 0.0},
     "no margin": {"MARGIN": 0.0},
@@ -176,5 +175,6 @@ ABLATIONS = {
     "no pools": {"POOL": 0.0},
     "more looks": {"LOOKS": 3, "FEW": 1},
     "a tenth of the penalty": {"EXACT": 0.3},
+    "the whole penalty at once": {"RAMP": 0.0},
 }
 """Constants of `lariax.tuned._pressure` that turn a part of the rule off."""

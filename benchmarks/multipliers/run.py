@@ -3,6 +3,8 @@
 import itertools
 import json
 import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,7 +43,11 @@ class Found(NamedTuple):
     """All that was found on one scenario."""
 
     spreads: tuple[float, float]  # of objective and violation over the front
-    methods: dict[str, Merit]
+    methods: dict[str, dict[str, Merit]]  # by measure and method
+
+
+MEASURES = {"own": "in their own units", "range": "divided by their range over fixed weights"}
+"""How violations are counted."""
 
 
 class Runs:
@@ -89,53 +95,36 @@ def train(scenario: Scenario, seed: int, method: Method, setting: Any) -> Outcom
     return Outcome(objective, float(broken.max()), seconds, quality, float(error))
 
 
-FINALISTS = 2  # settings of a grid that go on to the other seeds
-
-
-def figures(known: dict[str, Scenario], seeds: int, wanted: list[str] | None, runs: Runs) -> dict[str, Found]:
-    """Of a method with a grid the settings that are best for the first seed go on, and the best of those in the mean
-    over all seeds counts."""
+def figures(
+    known: dict[str, Scenario], tuning: Sequence[int], seeds: Sequence[int], wanted: list[str] | None, runs: Runs
+) -> dict[str, Found]:
+    """Of a method with a grid the setting counts that is best in the mean over the seeds for tuning."""
     methods = {"fixed weight": FRONT, **METHODS}
     chosen = {title: method for title, method in methods.items() if wanted is None or title in wanted}
-    spreads = {}
-    for name, scenario in known.items():
-        front = [runs.get(name, scenario, "fixed weight", FRONT, weight, 0) for weight in FRONT.grid]
-        spreads[name] = tuple(float(np.ptp([run[part] for run in front])) for part in range(2))
-    for (name, scenario), (title, method) in itertools.product(known.items(), chosen.items()):
-        for setting in method.grid:
-            runs.get(name, scenario, title, method, setting, 0)
-    return {
-        name: Found(
-            spreads[name],
-            {
-                title: best(name, scenario, title, method, seeds, spreads[name], runs)
-                for title, method in chosen.items()
-            },
+    return {name: _found(partial(runs.get, name, scenario), chosen, tuning, seeds) for name, scenario in known.items()}
+
+
+def _found(
+    run: Callable[..., Outcome], chosen: dict[str, Method], tuning: Sequence[int], seeds: Sequence[int]
+) -> Found:
+    front = [run("fixed weight", FRONT, weight, tuning[0]) for weight in FRONT.grid]
+    spreads = float(np.ptp([each.objective for each in front])), float(np.ptp([each.violation for each in front]))
+    merits: dict[str, dict[str, Merit]] = {measure: {} for measure in MEASURES}
+    for (title, method), measure in itertools.product(chosen.items(), MEASURES):
+        price = 1.0 if measure == "own" else 1 / spreads[1]
+        setting = method.grid[0]
+        if len(method.grid) > 1:
+            made = [[run(title, method, each, seed) for seed in tuning] for each in method.grid]
+            tuned = [_merit(each, spreads[0], price, which) for each, which in zip(made, method.grid, strict=True)]
+            setting = min(tuned, key=lambda each: float(np.nan_to_num(each.merit, nan=np.inf))).setting
+        merits[measure][title] = _merit(
+            [run(title, method, setting, each) for each in seeds], spreads[0], price, setting
         )
-        for name, scenario in known.items()
-    }
+    return Found(spreads, merits)
 
 
-def best(
-    name: str, scenario: Scenario, title: str, method: Method, seeds: int, spreads: tuple[float, ...], runs: Runs
-) -> Merit:
-    def merit(setting: Any, count: int) -> Merit:
-        outcomes = [runs.get(name, scenario, title, method, setting, seed) for seed in range(count)]
-        return _merit(outcomes, spreads, setting)
-
-    def order(found: Merit) -> float:
-        return float(np.nan_to_num(found.merit, nan=np.inf))
-
-    first = sorted((merit(setting, 1) for setting in method.grid), key=order)
-    return min((merit(found.setting, seeds) for found in first[:FINALISTS]), key=order)
-
-
-def _merits(runs: list[Outcome], spreads: tuple[float, ...]) -> list[float]:
-    return [run.objective / spreads[0] + 2 * run.violation / spreads[1] for run in runs]
-
-
-def _merit(runs: list[Outcome], spreads: tuple[float, ...], setting: Any) -> Merit:
-    merits = _merits(runs, spreads)
+def _merit(runs: list[Outcome], spread: float, price: float, setting: Any) -> Merit:
+    merits = [run.objective / spread + 2 * price * run.violation for run in runs]
     error = float(np.std(merits, ddof=1) / len(merits) ** 0.5) if len(merits) > 1 else np.nan
     objective, violation, seconds = (float(np.mean([run[i] for run in runs])) for i in range(3))
     quality = (
@@ -145,12 +134,13 @@ def _merit(runs: list[Outcome], spreads: tuple[float, ...], setting: Any) -> Mer
     return Merit(float(np.mean(merits)), error, objective, violation, seconds, quality, setting, kept)
 
 
-def ablations(known: dict[str, Scenario], seeds: int, found: dict[str, Found]) -> dict[str, dict[str, float]]:
-    """What the merit loses with a part of the rule turned off."""
+def ablations(known: dict[str, Scenario], seeds: Sequence[int], found: dict[str, Found]) -> dict[str, dict[str, float]]:
+    """What the merit, with violations by their range, loses with a part of the rule turned off."""
 
     def merit(name: str, scenario: Scenario) -> float:
-        outcomes = [train(scenario, seed, METHODS["ours"], None) for seed in range(seeds)]
-        return _merit(outcomes, found[name].spreads, None).merit
+        spreads = found[name].spreads
+        outcomes = [train(scenario, seed, METHODS["ours"], None) for seed in seeds]
+        return _merit(outcomes, spreads[0], 1 / spreads[1], None).merit
 
     whole = {name: merit(name, scenario) for name, scenario in known.items()}
     lost: dict[str, dict[str, float]] = {}
@@ -159,6 +149,7 @@ def ablations(known: dict[str, Scenario], seeds: int, found: dict[str, Found]) -
         for name, value in constants.items():
             setattr(_pressure, name, value)
         lost[title] = {name: merit(name, scenario) - whole[name] for name, scenario in known.items()}
+        print(title, {name: round(each, 3) for name, each in lost[title].items()}, flush=True)
         for name, value in before.items():
             setattr(_pressure, name, value)
     return lost

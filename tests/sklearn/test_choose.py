@@ -26,14 +26,6 @@ def test_a_threshold_is_moved_to_the_side_on_which_it_is_cheapest():
     assert found.shift == 1.2  # as good as 1.3, and nearer
 
 
-def test_the_least_constrained_model_is_taken_of_those_that_are_as_good():
-    plain = sweep([0.0], [300])
-    trained = [sweep([0.0, 0.4], [402, 401]), sweep([0.0, 0.4], [403, 400])]
-    found = judged([plain, *trained], [[-5], [2.1, 2.5], [3, 4]])
-    assert found.at(2.0)[:2] == (1, 0.0)
-    assert found.at(2.8)[:2] == (2, 0.0)
-
-
 def test_a_model_that_costs_clearly_less_is_taken():
     plain, trained = sweep([0.0, 1.0], [300, 500]), sweep([0.0], [400])
     assert judged([plain, trained], [[-5, 3], [3]]).at(2.0).model == 1

@@ -180,17 +180,28 @@ def test_a_multiplier_comes_down_without_haste(monkeypatch):
 
 
 def test_an_exact_violation_is_weighed_at_once_as_an_augmented_lagrangian_does():
-    """weight = multiplier + penalty r, with penalty r = 3 units where r is as large as ever."""
+    """weight = multiplier + penalty r, where r is as large as ever with penalty r = 3 units from half of the run on."""
     multipliers = lx.Multipliers({"c": lx.Equal(bound=0.0, samples=None)}, steps=1000)
     multipliers.look("c", (4.0, 1.0), (4.0, 1.0))  # a unit of 2
     for _ in range(30):
         multipliers.update({"c": 0.5})
     before, penalty, _ = multipliers.exactly("c")
-    assert 0.5 * penalty == pytest.approx(3 * 2.0)
+    assert 0.5 * penalty == pytest.approx(3 * 2.0 * 30 / 500)
     multipliers.update({"c": 0.1})
     multiplier, penalty, _ = multipliers.exactly("c")
     assert multiplier == pytest.approx(before + penalty * 0.1 / (0.1 * 1000))  # as much for good after a tenth
     assert multipliers["c"] == pytest.approx(multiplier + 0.1 * penalty)
+    multipliers.steps = 60
+    multipliers.update({"c": 0.5})
+    assert 0.5 * multipliers.exactly("c")[1] == pytest.approx(3 * 2.0, rel=0.1)
+
+
+@pytest.mark.parametrize("swing", [0.0, 0.5])
+def test_what_swings_is_foreseen_less_well_than_noise_says(swing):
+    rng, multipliers = np.random.default_rng(6), lx.Multipliers({"c": lx.AtMost(bound=0.0)}, steps=1000)
+    for i in range(400):
+        multipliers.update({"c": (swing * np.sin(i / 8) + 0.05 * rng.normal(), 0.05)})
+    assert (multipliers.observe()["c/standard_error_ahead"] > 0.03) == (swing > 0)
 
 
 def test_a_new_unit_does_not_move_a_multiplier():

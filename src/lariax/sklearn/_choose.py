@@ -160,8 +160,8 @@ class Judged:
 
     Among those that have the margin the cheapest is the best guess, and a lucky one: a simpler one is taken unless it
     costs more by `SURE` standard errors of the difference. Simplest is the model without constraints, with its
-    threshold moved as little as can be (if errors are what costs), then with any other threshold, then the model that
-    was trained for the least margin, with the threshold of its own, then any other.
+    threshold moved as little as can be (if errors are what costs), then with any other threshold, then a model that was
+    trained for a margin.
     """
 
     def __init__(
@@ -182,18 +182,15 @@ class Judged:
         self.cheapest = np.lexsort((np.abs(self.shift), -self.margin, self.cost))
         self.plain = self.cheapest[self.model[self.cheapest] == 0]
         self.near = self.plain[np.argsort(np.abs(self.shift[self.plain]), kind="stable")]
-        self.least = np.flatnonzero((self.model > 0) & (self.shift == 0))  # models are in the order of their margins
         self.own_sure = SURE[0] if near_own else -1.0
         self.losses, self.known = losses, dict[int, np.ndarray]()
 
     def at(self, level: float) -> Candidate:
         """The one to take for this margin, or for the largest that there is."""
         able = self.margin >= min(level, self.safest)
-        near, plain, least, cheapest = (
-            order[able[order]] for order in (self.near, self.plain, self.least, self.cheapest)
-        )
+        near, plain, cheapest = (order[able[order]] for order in (self.near, self.plain, self.cheapest))
         near = near[self.shift[near] * self.shift[plain[:1]] >= 0]  # moved to the side on which it is cheapest
-        options = [(near, self.own_sure), (plain, SURE[1]), (least, self.own_sure), (cheapest, 0.0)]
+        options = [(near, self.own_sure), (plain, SURE[1]), (cheapest, 0.0)]
         best = next(int(i[0]) for i, sure in options if len(i) and self._as_good(int(i[0]), int(cheapest[0]), sure))
         return Candidate(
             int(self.model[best]), float(self.shift[best]), float(self.margin[best]), float(self.cost[best])

@@ -66,7 +66,7 @@ class LinearTrainer:
 
     C: float
 
-    levels: ClassVar[tuple[float, ...]] = (0.0, 1.0, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 4.5, 7.0)
+    levels: ClassVar[tuple[float, ...]] = (0.0, 1.0, 1.5, 2.0, 3.0, 4.5, 7.0)
     flatters: ClassVar[bool] = False
 
     def path(self, rows: Rows, plan: Plan, targets: Sequence[np.ndarray | None]) -> list[Linear]:

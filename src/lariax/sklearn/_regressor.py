@@ -17,6 +17,7 @@ from lariax.sklearn._constraints import ERRORS, Limit, OnRows, checked, on_rows
 from lariax.sklearn._exact import Count
 from lariax.sklearn._fitted import Fitted
 from lariax.sklearn._groups import Columns
+from lariax.sklearn._linear import LinearTrainer
 from lariax.sklearn._means import apart, cross_fitted, part_of, price_of_means, shifted, targets_of
 from lariax.sklearn._promise import FEW, FEWEST, FIRST, KEPT, STATUSES, Tested, needed_rows, row_shown, start_of
 from lariax.sklearn._rates import Plan
@@ -31,7 +32,7 @@ from lariax.sklearn._regression import (
 from lariax.sklearn._tradeoff import bound_of, draw, frame_of, named
 from lariax.utils import check_among, check_confidence, is_number, warn
 
-LINEAR_LEVELS, NETWORK_LEVELS = (0.0, 1.0, 1.5, 2.0, 3.0, 4.5, 7.0), (0.0, 2.0, 5.0, 9.0)
+LINEAR_LEVELS, NETWORK_LEVELS = LinearTrainer.levels, (0.0, 2.0, 5.0, 9.0)
 """Margins that models are trained for, in standard errors of the rows kept back."""
 
 

@@ -9,7 +9,7 @@ sum (y), a part that acts at once, and a look ahead for its derivative does:
 
     ahead = level + TRUST slope k log(K / k)                 learning curves are straight in log k
     size = LINEAR unit + y,    band = BAND deviations of a value (more where violations have been large)
-    y <- y + size within(SPEED ahead / band + HASTE excess) / window
+    y <- y + size within(ahead / band + HASTE excess) / window
     weight = y + size within(ahead / band) + size (mean of the last values - level) / band
 
 The sum alone would swing: a value follows its weight's *rate* (the optimizer adds up gradients), and two sums in a row
@@ -18,13 +18,14 @@ through the noise of batches, is the ratio of both, that of gradients counted in
 about y / 3 over the deviation of a value, for the batches that people use. Hence the band.
 
 Where values answer slowly, as those of a linear model do, the band alone leaves a bound missed by a little that many
-batches have shown. The excess is what noise does not explain of the violation expected, in its own deviations. It only
-drives a multiplier up: down, a policy's budget was missed twice as far.
+batches have shown. The excess is what noise and past errors of the look ahead do not explain of the violation expected,
+in deviations. It only drives a multiplier up: down, a policy's budget was missed twice as far.
 
 A value that is exact (a constraint of the parameters alone) may be used at once without bias, so that an augmented
 Lagrangian serves, its penalty measured:
 
-    y <- y + penalty r / (EXACT_TIME K),    weight = y + penalty r,    penalty = EXACT largest unit / largest |r|
+    y <- y + penalty r / (EXACT_TIME K),    weight = y + penalty r
+    penalty = EXACT min(1, k / (RAMP K)) largest unit / largest |r|
 
 Values are pooled, as many as are a small share of those so far, so that most calls cost a sum. Everything is
 arithmetic, entry by entry, on the array library `xp`. What comes in is older than the batch whose gradient the
@@ -48,14 +49,14 @@ FAR_LIMIT = 30.0  # where the unit is only guessed from the spread of values
 END = 0.85  # share of the values by which a bound is to be kept: after that, learning rates have gone
 TRUST = 0.8  # of a curve that is straight in log k, what is believed
 FADE = 0.5  # the largest sizes ever count less by this power of k
-BAND = 3.0  # deviations of a value, beyond its bound, that bring one more size of weight at once,
-SPEED = 2.0  # and as many times less move y at full speed,
-HASTE = 0.5  # as does one over this, in deviations of what is expected, beyond SURE: where values answer slowly
+BAND = 3.0  # deviations of a value beyond its bound: they bring one more size at once, and move y at full speed
+HASTE = 0.5  # one over this, in deviations of what is expected beyond SURE, moves y at full speed
 PROMPT = 1.0  # share of a band's answer that is given at once,
 QUICK = 1.0  # and to what the last values have beyond the level
 SURE = 2.0  # deviations that noise explains
 MARGIN = 0.7  # deviations of the level by which an inequality is to be kept
 EXACT = 3.0  # units that a violation as large as ever brings at once,
+RAMP = 0.5  # from this share of all values on; before, less: what is kept too early keeps a network from learning,
 EXACT_TIME = 0.1  # and share of all values after which an exact one has brought as much for good
 NOISY = 0.1  # of the square of a measured gradient, at least this share is signal
 UNITS_MEMORY = 0.5  # share of the calls so far over which lengths of gradients are averaged,
@@ -223,7 +224,8 @@ def pressed(xp: Any, old: Pressure, pool: Pool, kind: Kind, steps: Any, unit: An
     reach = _reach(xp, new, k, total, least, kind.inequality)
     fast, long = _rate(xp, FAST, k, least), _rate(xp, LONG, k, least)
     own = new.noise * fast / 2
-    deviation = xp.sqrt(own + new.noise * reach**2 * long**3 / 8)
+    missed = xp.maximum(new.noise, m * new.innovation)  # what swings is foreseen less well than noise alone lets it be
+    deviation = xp.sqrt(missed * (fast / 2 + reach**2 * long**3 / 8))
     ahead = new.level + new.slope * reach
     fade = xp.maximum(1 - FADE * m / k, 0.0)
     new = new._replace(
@@ -236,7 +238,8 @@ def pressed(xp: Any, old: Pressure, pool: Pool, kind: Kind, steps: Any, unit: An
     window = xp.maximum(xp.maximum(least, WINDOW * k), FLOOR * total if steps is not None else 0.0)
     low = 0.0 if kind.inequality else -limit
     if kind.exact:
-        moved = _exactly(xp, new, pool.total / (EXACT_TIME * total), low, limit)
+        ramp = xp.minimum(1.0, k / (RAMP * total + _LEAST_NUMBER))
+        moved = _exactly(xp, new, ramp, pool.total / (EXACT_TIME * total), low, limit)
     else:
         moved = _by_band(xp, new, kind, pool.total / m, aimed, unit, m / xp.maximum(window, m), low, limit)
     moves = k > (20 if steps is None else WARM_UP * total + 1)
@@ -247,10 +250,10 @@ def pressed(xp: Any, old: Pressure, pool: Pool, kind: Kind, steps: Any, unit: An
 _MOVING = ("widest", "steepest", "multiplier", "weight", "penalty")
 
 
-def _exactly(xp: Any, state: Pressure, share: Any, low: Any, limit: Any) -> Pressure:
+def _exactly(xp: Any, state: Pressure, ramp: Any, share: Any, low: Any, limit: Any) -> Pressure:
     """An augmented Lagrangian. Its penalty does not fall with the objective's gradient, which vanishes where objective
     and constraints agree, nor with the violation."""
-    penalty = EXACT * state.steepest / (state.widest + _LEAST_NUMBER)
+    penalty = EXACT * ramp * state.steepest / (state.widest + _LEAST_NUMBER)
     multiplier = _within(xp, state.multiplier + penalty * share, low, limit)
     return state._replace(multiplier=multiplier, weight=multiplier, penalty=penalty)
 
@@ -263,7 +266,7 @@ def _by_band(
     band = xp.maximum(BAND * sigma, size * state.widest / (EXACT * unit + _LEAST_NUMBER))
     excess = aimed - _within(xp, aimed, -SURE * state.deviation, SURE * state.deviation)
     haste = xp.where(aimed * y >= 0, HASTE, 0.0) * excess / (state.deviation + _LEAST_NUMBER)
-    y = _within(xp, y + size * _within(xp, SPEED * aimed / band + haste, -1.0, 1.0) * share, low, limit)
+    y = _within(xp, y + size * _within(xp, aimed / band + haste, -1.0, 1.0) * share, low, limit)
     weight = _within(xp, y + PROMPT * size * _within(xp, aimed / band, -1.0, 1.0), low, limit)
     quick = size / band
     if kind.inequality:  # what has no weight gets none from noise
