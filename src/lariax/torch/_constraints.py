@@ -165,9 +165,9 @@ class Constraints:
     def rows(self) -> int:
         return self.layout.size
 
-    def restore(self, shapes: dict[str, tuple[int, ...]]) -> None:
+    def restore(self, shapes: dict[str, tuple[int, ...]], loss_by_row: bool) -> None:
         """As they were learned in an earlier run."""
-        self.shapes, self.layout = dict(shapes), Layout(())
+        self.shapes, self.layout, self.loss_by_row = dict(shapes), Layout(()), loss_by_row
         if len(self.shapes) == len(self.named):
             self._lay_out()
 

@@ -287,6 +287,7 @@ class AbstractConstrained(torch.optim.Optimizer):
             "calls": self.calls,
             "process": [self.passes.rank, self.passes.processes],
             "shapes": {name: list(shape) for name, shape in self.constraints.shapes.items()},
+            "loss_by_row": self.constraints.loss_by_row,
             "kinds": [(list(p.shape), str(p.dtype)) for p in self.space.params],
             "vectors": ["previous", *vectors] if self.previous else [],
             "exact": sorted(self.exact),
@@ -326,7 +327,8 @@ class AbstractConstrained(torch.optim.Optimizer):
         for group, kept in zip(self.param_groups, objects, strict=True):
             group.update(kept)
         self.calls = saved["calls"]
-        self.constraints.restore({name: tuple(shape) for name, shape in saved["shapes"].items()})
+        shapes = {name: tuple(shape) for name, shape in saved["shapes"].items()}
+        self.constraints.restore(shapes, saved.get("loss_by_row", False))
         vectors = vectors_of(state_dict, saved["vectors"])
         self.previous = [self._here(p) for p in vectors.pop("previous", [])]
         if state_dict["state"]:
