@@ -1,5 +1,7 @@
 """Measures of risk against closed forms of normal losses, and against a linear program on the same scenarios."""
 
+import gc
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,7 @@ from scipy.optimize import linprog
 from scipy.stats import norm
 
 import lariax as lx
-from lariax.risk import lift_of
+from lariax.risk import _lift, lift_of
 
 LEVEL = 0.9
 AT, TAIL = norm.ppf(LEVEL), norm.pdf(norm.ppf(LEVEL)) / (1 - LEVEL)
@@ -225,3 +227,16 @@ def test_rounding_narrows_as_a_run_goes_on():
         for k in (0, 1)
     ]
     assert slopes[1] < 0.2 * slopes[0]
+
+
+def test_a_second_certificate_compiles_nothing_and_a_problem_that_is_gone_leaves_nothing(caplog):
+    before, risk = len(_lift.LOWERED), lx.risk.CVaR(lambda x, z: x * z[0], 0.9)
+    problem = lx.Problem(lambda x, z: x**2, samples=NORMAL, constraints={"r": lx.AtMost(risk, 1.0)})
+    lx.certify(problem, jnp.asarray(0.5), draws=2_000)
+    with jax.log_compiles():
+        lx.certify(problem, jnp.asarray(0.4), draws=2_000, seed=1)
+    assert not [record for record in caplog.records if "Compiling" in record.message]
+    assert len(_lift.LOWERED) == before + 1
+    del problem
+    gc.collect()
+    assert len(_lift.LOWERED) == before

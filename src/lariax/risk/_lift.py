@@ -1,5 +1,6 @@
 """A problem with risks as one with means: auxiliary numbers run beside x, which users do not see."""
 
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -59,6 +60,10 @@ class Lift(NamedTuple):
         return found[jnp.searchsorted(shares, (jnp.arange(draws) + 0.5) / draws)]
 
 
+LOWERED: dict[int, Problem] = {}
+"""Problems with means in the place of risks, by the `id` of a problem that is still around."""
+
+
 def lift_of(problem: Problem) -> Lift | None:
     """None: all is means already."""
     risks: dict[str, AbstractRisk] = {}
@@ -74,7 +79,10 @@ def lift_of(problem: Problem) -> Lift | None:
             "Problem.joint takes means alone, over samples without weight= and log_density=. State a risk, or what is "
             "weighted, with a function of its own, in lx.Problem."
         )
-    return Lift(problem, _lowered(problem, risks), risks)
+    if id(problem) not in LOWERED:  # once: other function objects would be compiled again
+        LOWERED[id(problem)] = _lowered(problem, risks)
+        weakref.finalize(problem, LOWERED.pop, id(problem), None)
+    return Lift(problem, LOWERED[id(problem)], risks)
 
 
 def _checked(name: str, constraint: AbstractConstraint, risks: dict[str, AbstractRisk]) -> str:
