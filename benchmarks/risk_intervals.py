@@ -113,8 +113,6 @@ def measured(case: Case, runs: int) -> tuple[str, ...]:
                 case.problem, points[seed], {"risk": multipliers[seed]}, draws=JUDGED, seed=10_000 + seed
             )
             report, risk = judged.constraints["risk"], case.true_risk(points[seed])
-            if seed % 25 == 24:
-                jax.clear_caches()  # a certificate of a risk compiles its programs anew
             held += bool(report.low <= risk <= report.high)
             widths.append(float(report.high - report.low))
             true.append(risk)
