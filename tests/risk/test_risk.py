@@ -85,8 +85,8 @@ def asset(x, z):
     ids=["CVaR", "Quantile", "Chance", "MeanDeviation"],
 )
 def test_bounded_risks_of_a_normal_loss(constraint, expected):
-    result = lx.solve(portfolio(constraint), jnp.asarray(0.5), iterations=2500, batch_size=128)
-    assert float(result.x) == pytest.approx(expected, rel=0.03)
+    result = lx.solve(portfolio(constraint), jnp.asarray(0.5), iterations=2500, batch_size=32)
+    assert float(result.x) == pytest.approx(expected, rel=0.05)
     assert result.x.shape == ()
     report = lx.certify(portfolio(constraint), result.x, draws=20_000).constraints["risk"]
     assert report.holds != "violated"

@@ -98,9 +98,7 @@ as that of x.x at 0, neither penalty nor multiplier has anything to press on, ho
 
 LEAST_PENALTY = 0.02
 """rho is at least this share of f's curvature at the start: a start at a minimum of f has no gradient to measure by,
-and has to be left. It is this share of it where f is constant, and L forgotten. The gradient by which the noise of a
-penalty is judged is no less than this share of what the noise of values would bring: a GMM problem with a deterministic
-f never moved from its minimum."""
+and has to be left. It is this share of it where f is constant, and L forgotten."""
 
 GRADIENT_MEMORY = 0.8
 """What is left, from refresh to refresh, of the maximum of ||grad f||^2."""

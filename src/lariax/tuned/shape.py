@@ -10,7 +10,6 @@ from lariax.tuned.constants import (
     FACE_SHARE,
     GRADIENT_MEMORY,
     KAPPA,
-    LEAST_PENALTY,
     MOVED,
     PIVOT,
     PROBES,
@@ -257,11 +256,12 @@ def _ridge(xp: Any, size: Any, variance: Any, inputs: ShapeInputs) -> Any:
     That noise is (rho M_ii)^2 2 / (B (B - 1)) var(c_i) var(J_i), and M_ii <= 1 / N_i. The gradient's noise is taken no
     smaller than what multipliers of natural size, ||J^T y|| = ||grad f||, will bring: otherwise a deterministic
     objective would forbid every penalty. At a minimum of it there is no gradient either, and natural is the one that it
-    has as far away as the noise of the values reaches, L sqrt(var(c_i)) / ||J_i||; later on, a small part of that.
+    has as far away as the noise of the values reaches, L sqrt(var(c_i)) / ||J_i||.
     """
-    share = xp.where(inputs.max_gradient + inputs.gradient_noise > 0, LEAST_PENALTY, 1.0)
-    least = (share * inputs.curvature) ** 2 * xp.mean(inputs.value_noise / size)
-    natural = xp.maximum(inputs.max_gradient, least) * xp.mean(variance / size) / inputs.batch_size
+    has_gradient = inputs.max_gradient + inputs.gradient_noise > 0
+    away = inputs.curvature**2 * xp.mean(inputs.value_noise / size)
+    square = xp.where(has_gradient, inputs.max_gradient, away)
+    natural = square * xp.mean(variance / size) / inputs.batch_size
     noise = xp.maximum(inputs.gradient_noise, natural) + xp.finfo(size.dtype).tiny
     spread = 2 / (inputs.batch_size - 1) * inputs.value_noise * variance / noise
     return inputs.curvature / size * xp.sqrt(spread * size.shape[0] / KAPPA)
