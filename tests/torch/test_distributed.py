@@ -7,7 +7,7 @@ import torch
 import torch.distributed as distributed
 
 import lariax.torch as lt
-from lariax.torch import _survey, _tracked
+from lariax.torch import _batch_looks, _tracked
 
 ROWS = 16
 ENTRIES = (0, 2**21)
@@ -46,7 +46,7 @@ def train(method, wrap, part):
 def train_noisy(part, entries):
     """Twelve steps on a problem in which the noise of the objective decides on the penalty, measured from single rows
     only if `entries` permits."""
-    _survey.ROW_ENTRIES = entries
+    _batch_looks.ROW_ENTRIES = entries
     x = torch.arange(3, dtype=torch.float64, requires_grad=True)
     opt = lt.TrackedLagrangian([x], {"sum": lt.Equal()})
     for i in range(12):
@@ -78,7 +78,7 @@ def work(rank, size, folder):
 @pytest.mark.parametrize("size", [2, 4])
 def test_same_steps(size, tmp_path, monkeypatch):
     monkeypatch.setattr(_tracked, "interval_at", seldom)
-    monkeypatch.setattr(_survey, "ROW_ENTRIES", _survey.ROW_ENTRIES)  # and back to it
+    monkeypatch.setattr(_batch_looks, "ROW_ENTRIES", _batch_looks.ROW_ENTRIES)  # and back to it
     context = multiprocessing.get_context("forkserver")  # its server imports the libraries once
     context.set_forkserver_preload(["lariax.torch"])
     workers = [context.Process(target=work, args=(rank, size, str(tmp_path))) for rank in range(size)]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import lariax.torch as lt
-from lariax.torch import _survey, _tracked
+from lariax.torch import _batch_looks, _tracked
 
 METHODS = [lt.QuadraticPenalty, lt.DualPenalty, lt.TrackedLagrangian]
 every_method = pytest.mark.parametrize("method", METHODS)
@@ -65,7 +65,7 @@ def noisy(x, by_row):
 @pytest.mark.parametrize("entries", [0, 2**21], ids=["from halves", "from rows"])
 @pytest.mark.parametrize("by_row", [False, True], ids=["mean", "rows"])
 def test_accumulation_measures_what_one_batch_does(parts, entries, by_row, monkeypatch):
-    monkeypatch.setattr(_survey, "ROW_ENTRIES", entries)
+    monkeypatch.setattr(_batch_looks, "ROW_ENTRIES", entries)
     ends = []
     for cut in ([16], parts):
         x = torch.arange(3, dtype=torch.float64, requires_grad=True)

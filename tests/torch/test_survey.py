@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import lariax.torch as lt
-from lariax.torch import _passes, _survey
+from lariax.torch import _batch_looks, _passes, _survey
 
 
 def looked_at(entries, monkeypatch, dropout=0.0, one_graph=2**16):
@@ -24,7 +24,7 @@ def looked_at(entries, monkeypatch, dropout=0.0, one_graph=2**16):
 
     for _ in range(3):
         optimizer.step(closure, torch.randn(8, 3, dtype=torch.float64))
-    monkeypatch.setattr(_survey, "ROW_ENTRIES", entries)
+    monkeypatch.setattr(_batch_looks, "ROW_ENTRIES", entries)
     size = optimizer.space.size
     batches = [torch.randn(8, 3, dtype=torch.float64) for _ in range(4)]
     survey = _survey.Survey(optimizer.passes, closure, batches, np.linspace(1, 2, size), 0)

@@ -6,7 +6,7 @@ import torch
 
 import lariax as lx
 import lariax.torch as lt
-from lariax.torch import _survey
+from lariax.torch import _batch_looks
 
 
 def test_the_biased_problem_ends_at_the_solution():
@@ -77,7 +77,7 @@ def test_a_multiplier_for_each_example(method):
 def test_examples_with_equal_gradients(size, cheap, monkeypatch):
     """x_1 >= t_i for 30 examples, from 0 to 1/2. Random signs cancel in the sum of their gradients, of which the size
     that the penalty is made for must not depend."""
-    monkeypatch.setattr(_survey, "ROW_ENTRIES", 2**21 if cheap else 0)
+    monkeypatch.setattr(_batch_looks, "ROW_ENTRIES", 2**21 if cheap else 0)
     torch.manual_seed(0)
     x = torch.zeros(2, dtype=torch.float64, requires_grad=True)
     t = torch.linspace(0, 0.5, 30, dtype=torch.float64)

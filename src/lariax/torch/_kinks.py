@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lariax.torch import _sums
+from lariax.torch._batch_looks import BatchLooks
 from lariax.torch._passes import Closure, Passes, Piece
 from lariax.torch._space import Space, Vector, minus
 from lariax.tuned import host
@@ -16,9 +17,6 @@ from lariax.tuned.averaging import averaged, is_jump, with_spread
 from lariax.tuned.constants import FIRST_JUMP, JUMP_PART
 from lariax.tuned.curvature import probe_direction
 from lariax.tuned.rule import Rule, RuleState
-
-Survey = Any
-"""That of `_survey.py`, which imports this file."""
 
 KINKED = re.compile(
     r"(Leaky|R)?Relu|Prelu|Threshold|Abs|Clamp|Maximum|Minimum|Max|Min|Fmax|Fmin|Amax|Amin|Aminmax|Where|Sort|Topk|"
@@ -62,49 +60,49 @@ def has_kinks(passes: Passes, closure: Closure, piece: Piece) -> bool:
         return may_jump([seen.loss, *seen.slopes])
 
 
-def first_jumps(survey: Survey, slope: Tensor, is_linear: bool) -> float:
+def first_jumps(looks: BatchLooks, slope: Tensor, is_linear: bool) -> float:
     """How many rows show a jump on the way down, with constraints pressing as hard as the objective does."""
-    steep, size = float(torch.linalg.vector_norm(slope)), 1 + np.sqrt(survey.square_of_x())
-    weights = np.zeros(survey.constraints.rows)
+    steep, size = float(torch.linalg.vector_norm(slope)), 1 + np.sqrt(looks.square_of_x())
+    weights = np.zeros(looks.constraints.rows)
     if weights.size:
-        first = type(survey)(survey.passes, survey.closure, survey.batches[:1], survey.scales, survey.seed)
-        with survey.passes.undisturbed():
+        first = BatchLooks(looks.passes, looks.closure, looks.batches[:1], looks.scales)
+        with looks.passes.undisturbed():
             rows = np.linalg.norm(first.jacobian()[0], axis=1)
         weights = np.where(rows > 0, steep / np.where(rows > 0, rows, 1), 0)
     direction = probe_direction(host, slope, steep, torch.finfo(slope.dtype).tiny)
     step = -(1.0 if is_linear else FIRST_JUMP) * size * direction
-    return jumps_along(survey, step if survey.metric is None else step * survey.metric, weights)
+    return jumps_along(looks, step if looks.metric is None else step * looks.metric, weights)
 
 
-def jumps_along(survey: Survey, step: Tensor, weights: np.ndarray) -> float:
+def jumps_along(looks: BatchLooks, step: Tensor, weights: np.ndarray) -> float:
     """How many rows have a gradient that jumps along a step of the parameters. 0 where they are too many to be looked
     at one by one, or the loss is a mean."""
-    if not survey.constraints.loss_by_row or not all(survey.cheap(batch, 3) for batch in survey.batches):
+    if not looks.constraints.loss_by_row or not all(looks.cheap(batch, 3) for batch in looks.batches):
         return 0.0
-    x, eps, norm = survey.point(), torch.finfo(step.dtype).eps, torch.linalg.vector_norm
-    w, count = torch.as_tensor(weights).to(survey.origin), survey.origin.new_zeros(())
-    for batch in survey.batches:
-        with survey.passes.undisturbed():
+    x, eps, norm = looks.point(), torch.finfo(step.dtype).eps, torch.linalg.vector_norm
+    w, count = torch.as_tensor(weights).to(looks.origin), looks.origin.new_zeros(())
+    for batch in looks.batches:
+        with looks.passes.undisturbed():
             here, near, far = (
-                _row_gradients(survey, x + share * step, batch, w) for share in (1.0, 1 - 1 / JUMP_PART, 0.0)
+                _row_gradients(looks, x + share * step, batch, w) for share in (1.0, 1 - 1 / JUMP_PART, 0.0)
             )
         size = norm(here, dim=1) + norm(far, dim=1)
         count = count + is_jump(norm(far - here, dim=1), norm(near - here, dim=1), size, eps).sum()
-    return float(survey.passes.total([count])[0])
+    return float(looks.passes.total([count])[0])
 
 
-def _row_gradients(survey: Survey, point: Tensor, batch: Any, weights: Tensor) -> Tensor:
-    """Of the Lagrangian at a point, in the units of the survey."""
+def _row_gradients(looks: BatchLooks, point: Tensor, batch: Any, weights: Tensor) -> Tensor:
+    """Of the Lagrangian at a point, in the units of the looks."""
     found: list[Tensor] = []
-    with survey.passes.at(survey.values(point)), torch.enable_grad():
-        for piece in survey.passes.whole(batch):
-            seen = survey.passes.call(survey.closure, piece)
+    with looks.passes.at(looks.values(point)), torch.enable_grad():
+        for piece in looks.passes.whole(batch):
+            seen = looks.passes.call(looks.closure, piece)
             at, rows = 0, seen.loss.reshape(-1)
-            for block, slopes in zip(survey.constraints.blocks, seen.slopes, strict=False):  # indexed ones come last
+            for block, slopes in zip(looks.constraints.blocks, seen.slopes, strict=False):  # indexed ones come last
                 values = slopes.reshape(seen.size if block.random else 1, block.size) * block.sign
                 rows = rows + values @ weights[at : at + block.size].to(values.dtype)
                 at += block.size
-            found += survey.gradients.each(rows)
+            found += looks.gradients.each(rows)
     return torch.cat(found)
 
 
@@ -141,17 +139,19 @@ class Average:
         means = s.averaging
         return s._replace(constraints=means.constraints, multipliers=means.weights, weights=means.weights)
 
-    def ahead(self, space: Space, estimate: Vector, rule: Rule, survey: Survey, s: RuleState) -> tuple[Tensor, float]:
-        """The way to the average and one step on; and how far x spreads around it, in the survey's units."""
+    def ahead(
+        self, space: Space, estimate: Vector, rule: Rule, looks: BatchLooks, s: RuleState
+    ) -> tuple[Tensor, float]:
+        """The way to the average and one step on; and how far x spreads around it, in the units of the looks."""
         eta, norm = float(rule.lengths(rule.in_force(s)).eta), torch.linalg.vector_norm
         slope = torch.cat([part.reshape(-1) for part in estimate])
         away = torch.zeros_like(slope)
         if self.point:
             away = torch.cat([part.reshape(-1) for part in minus(self.point, space.point())])
-        if survey.metric is None:
+        if looks.metric is None:
             return away - eta * slope, float(norm(away) + norm(eta * slope))
-        step = eta * survey.metric * slope
-        return away - step * survey.metric, float(norm(away / survey.metric) + norm(step))
+        step = eta * looks.metric * slope
+        return away - step * looks.metric, float(norm(away / looks.metric) + norm(step))
 
     def vectors(self) -> dict[str, Vector]:
         """To be saved, where there are any."""

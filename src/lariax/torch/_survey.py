@@ -3,7 +3,7 @@
 Row by row where that is cheap; for large models from the parts of a batch, which show the same less precisely.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from lariax.problem import probes
-from lariax.torch._batches import rows_of
+from lariax.torch._batch_looks import BatchLooks
 from lariax.torch._constraints import ClosureValues
-from lariax.torch._gradients import Gradients
+from lariax.torch._hessian import LagrangianHessian
 from lariax.torch._indexed import IndexedMultipliers
 from lariax.torch._kinks import first_jumps, jumps_along
 from lariax.torch._moments import VectorMoments
@@ -32,29 +32,17 @@ from lariax.tuned.rule import FirstLook, Rule, RuleState
 from lariax.tuned.shape import PenaltyShape, ShapeInputs, is_whitened, shape_at
 from lariax.tuned.units import LAST_TURN, HessianEstimate, diagonal_of, next_scales, pull_of
 
-Column = Callable[[ClosureValues, int], Tensor]
-"""(what was seen of a piece, a number) -> values row by row, or their mean."""
-
-ROW_ENTRIES = 2**21
-"""Rows of a batch times constraints times parameters up to which gradients are taken row by row."""
-
 
 class Survey:
-    """Looks at a few batches at the current parameters; buffers and random numbers stay as they are.
-
-    `scales`, if there are any, give the coordinates that gradients are meant in: entry by entry, scale * gradient.
-    """
+    """What the start and refreshes want to know, from looks at a few batches at the current parameters."""
 
     def __init__(
         self, passes: Passes, closure: Closure, batches: list[Any], scales: np.ndarray | None, seed: int
     ) -> None:
-        self.passes, self.closure, self.batches, self.seed = passes, closure, batches, seed
-        self.space, self.constraints = passes.space, passes.constraints
-        like = self.space.params[0]
-        self.origin = torch.zeros(self.space.size, dtype=self.space.dtype, device=like.device)
-        self.scales = scales
-        self.metric = None if scales is None else torch.as_tensor(scales).to(self.origin)
-        self.gradients = Gradients(passes, self.metric)
+        self.looks, self.seed = BatchLooks(passes, closure, batches, scales), seed
+        self.passes, self.closure, self.batches, self.scales = passes, closure, batches, scales
+        self.space, self.constraints, self.origin = passes.space, passes.constraints, self.looks.origin
+        self.metric, self.gradients = self.looks.metric, self.looks.gradients
         self.face: Callable[[np.ndarray], np.ndarray] | None = None
 
     def _in(self, scales: np.ndarray) -> "Survey":
@@ -62,11 +50,6 @@ class Survey:
         survey = Survey(self.passes, self.closure, self.batches, scales, self.seed)
         survey.face = self.face
         return survey
-
-    def _together(self) -> ClosureValues | None:
-        """All batches in one forward pass, where that can be had."""
-        cheap = self.cheap(self.batches[0], len(self.batches))
-        return self.passes.together(self.closure, self.batches) if cheap else None
 
     def metric_as_vector(self) -> Vector | None:
         return None if self.scales is None else self.space.split(torch.as_tensor(self.scales))
@@ -91,10 +74,10 @@ class Survey:
         jumps = 0.0
         if rule.averages:
             is_linear = seen is not None and seen.largest == 0
-            jumps = first_jumps(survey, objective.mean, is_linear)
+            jumps = first_jumps(survey.looks, objective.mean, is_linear)
             if jumps >= JUMPY_SAMPLES or is_linear:  # in pieces, perhaps, with kinks that few samples showed
                 steep = noisy_slope(host, max_gradient, objective.variance / total)
-                curvature = max(curvature, np.float64(steep / (1 + np.sqrt(survey.square_of_x()))))
+                curvature = max(curvature, np.float64(steep / (1 + np.sqrt(survey.looks.square_of_x()))))
         inputs = ShapeInputs.at_start(
             rule.inequality, curvature, max_gradient, objective.variance / total, noise, total
         )
@@ -109,7 +92,7 @@ class Survey:
         units: np.ndarray | None,
         indexed: IndexedMultipliers,
         held: np.ndarray | None,
-        ahead: Callable[["Survey", RuleState], tuple[Tensor, float]],
+        ahead: Callable[[BatchLooks, RuleState], tuple[Tensor, float]],
     ) -> tuple[RuleState, "Survey"]:
         """The shape of the penalty, the size of the objective's gradient and the units, anew. `held`: entries that stay
         at a bound. `ahead`: for kinks, the way to the average and one step on, and how far x spreads."""
@@ -119,71 +102,36 @@ class Survey:
                 seen, held = HessianEstimate.flat(self._slopes(s.weights, indexed) * scales**2), None
             else:
                 rough = rule.averages and averages_now(s.averaging)
-                seen = self.hessian(s.weights, units, ahead(self, s)[1] if rough else None)
+                seen = self.hessian(s.weights, units, ahead(self.looks, s)[1] if rough else None)
                 held = None if held is None else held & (np.bincount(units)[units] == 1)
             s, change = replace(rule, xp=np).rescaled(s, scales, seen, held)  # long vectors, not single numbers
             survey = self._in(scales * change)
         gradient = survey.objective(by_row=False).square
-        s = rule.with_gradient(s, gradient, survey.square_of_x())
+        s = rule.with_gradient(s, gradient, survey.looks.square_of_x())
         shape = survey.shape(rule.shape_inputs(s, batch_size), s.shape)
         s = rule.refreshed(s, shape, gradient)
         if rule.averages:
-            jumps = jumps_along(survey, JUMP_STEPS * ahead(survey, s)[0], s.weights)
+            jumps = jumps_along(survey.looks, JUMP_STEPS * ahead(survey.looks, s)[0], s.weights)
             s = s._replace(averaging=with_look(host, s.averaging, jumps))
         return s, survey
 
     # --- the objective
 
-    def square_of_x(self) -> float:
-        """x.x, in these units."""
-        x = torch.cat([part.reshape(-1) for part in self.space.point()])
-        return float(torch.sum((x if self.metric is None else x / self.metric) ** 2))
-
     def objective(self, by_row: bool = True) -> VectorMoments:
         """The gradient of the objective, row by row where the closure gives its loss so."""
         rows = by_row and self.constraints.loss_by_row
-        return self._moments(lambda seen, _: seen.loss, 1, rows, 1 + by_row)[0]
-
-    def _moments(self, column: Column, count: int, by_row: bool, groups: int) -> list[VectorMoments]:
-        """Of the gradients of `count` columns, from sample to sample, or else from group to group of each batch."""
-        rows, parts = ([VectorMoments(self.origin) for _ in range(count)] for _ in range(2))
-        with self.passes.undisturbed(), torch.enable_grad():
-            look = self._together()
-            if look is not None:
-                for i, target in enumerate(rows):
-                    self._add(target, look, column(look, i), by_row)
-            for batch in self.batches if look is None else []:
-                if by_row and self.cheap(batch, count):
-                    for piece in self.passes.whole(batch):
-                        seen = self.passes.call(self.closure, piece)
-                        for i, target in enumerate(rows):
-                            for chunk in self.gradients.each(column(seen, i)):
-                                target.add(chunk)
-                else:
-                    for weight, means in self._parts(batch, groups, count, lambda seen, i: column(seen, i).mean()):
-                        for target, mean in zip(parts, means, strict=True):
-                            target.add(mean[None], weight)
-        return [own.over(self.passes).joined(common) for own, common in zip(rows, parts, strict=True)]
-
-    def _add(self, target: VectorMoments, look: ClosureValues, values: Tensor, by_row: bool) -> None:
-        """Gradients of values row by row or of their mean, from the one look at all batches."""
-        if by_row:
-            times = 1 if len(values) == look.size else len(self.batches)  # without samples there is one a batch
-            for chunk in self.gradients.each(values):
-                target.add(chunk.repeat(times, 1))
-        else:
-            target.add(self.gradients.of(values.mean(), keep=True)[None], look.size)
+        return self.looks.moments(lambda seen, _: seen.loss, 1, rows, 1 + by_row)[0]
 
     def first_curvature(self, seen: HessianEstimate | None) -> np.float64:
         """Of the objective, on the first batch; where its Hessian was not looked at, from a short step."""
-        info, x = torch.finfo(self.space.dtype), self.point()
+        info, x = torch.finfo(self.space.dtype), self.looks.point()
         slope = self._objective_slope([p.data for p in self.space.params], halved=seen is None)
         size, steep = 1 + _norm(x if self.metric is None else x / self.metric), _norm(slope)
         if seen is not None:
             return np.float64(first_curvature(host, seen.largest, steep, size))
         length = probe_length(host, size, info.eps)
         step = length * probe_direction(host, slope, steep, info.tiny)
-        beyond = self._objective_slope(self.values(x - (step if self.metric is None else step * self.metric)))
+        beyond = self._objective_slope(self.looks.values(x - (step if self.metric is None else step * self.metric)))
         return np.float64(first_curvature(host, _norm(beyond - slope) / (length + info.tiny), steep, size))
 
     def _objective_slope(self, point: list[Tensor], halved: bool = True) -> Tensor:
@@ -202,13 +150,13 @@ class Survey:
 
     def balanced_scales(self, labels: np.ndarray) -> tuple[np.ndarray, HessianEstimate]:
         """Scales for the start, those that make the curvature equal along all axes, and the curvature there."""
-        point, own = self.point().double().cpu().numpy(), self.objective()
+        point, own = self.looks.point().double().cpu().numpy(), self.objective()
         squares = (own.mean**2 + own.squares / own.weight, own.variances)
         slopes, noise = (_by_unit(values.double().cpu().numpy(), labels) for values in squares)
         rows = None
         if self.constraints.rows and is_whitened(self.constraints.rows, point.size):
             with self.passes.undisturbed():
-                rows = Survey(self.passes, self.closure, self.batches[:1], None, self.seed).jacobian()[0]
+                rows = BatchLooks(self.passes, self.closure, self.batches[:1], None).jacobian()[0]
 
         def seen_in(scales: np.ndarray) -> HessianEstimate:
             seen = self._in(scales).hessian(np.zeros(self.constraints.rows), labels)
@@ -227,92 +175,15 @@ class Survey:
         w = torch.as_tensor(weights).to(self.origin)
         directions = torch.as_tensor(probes(len(labels))).to(self.origin)
         with self.passes.undisturbed(), torch.enable_grad():
-            graphs = self._graphs(w, len(directions))
-            gradients, products = self._bends(w, graphs, directions, span)
+            hessian = LagrangianHessian(self.looks, w, len(directions), span)
+            gradients, products = hessian.products(directions)
             along = torch.linalg.qr(products.T)[0].T
-            largest = float(torch.linalg.matrix_norm(self._bends(w, graphs, along, span)[1], ord=2))
+            largest = float(torch.linalg.matrix_norm(hessian.products(along)[1], ord=2))
         squares = torch.mean(gradients**2, dim=0)
         spread = torch.clamp(squares - torch.mean(gradients, dim=0) ** 2, min=0)
         v, hv, *rest = (values.double().cpu().numpy() for values in (directions, products, squares, spread))
         diagonal, slopes, noise = (_by_unit(each, labels) for each in (diagonal_of(np, v, hv, largest), *rest))
         return HessianEstimate(diagonal, slopes, noise, largest)
-
-    def _graphs(self, weights: Tensor, count: int) -> tuple[Tensor, Tensor] | None:
-        """The Lagrangian's gradients, batch by batch, and their mean, to be differentiated along `count` directions at
-        once; None where the model may be large."""
-        look = self._together()
-        if look is not None:
-            return self._slices(look, weights), self._sloped(look, weights, look.size)
-        if self.cheap(self.batches[0], count * len(self.batches)):
-            slopes = [torch.stack(list(self._lagrangian(batch, weights))).sum(dim=0) for batch in self.batches]
-            return torch.stack(slopes).detach(), torch.stack(slopes).mean(dim=0)
-        return None
-
-    def _slices(self, look: ClosureValues, weights: Tensor) -> Tensor:
-        """The Lagrangian's gradients, batch by batch, from the one look at all of them."""
-        own, w = (
-            [torch.zeros_like(residual) for residual, _ in look.indexed],
-            self.constraints.of_values(weights, look.size),
-        )
-        factors = self.passes.factors_of([self._rows(batch) for batch in self.batches])
-        gradients = [self.passes.pull(look, w, own, look.size, True, of_batch) for of_batch in factors]
-        return torch.stack([self.gradients.flat(self.space.views(gradient)) for gradient in gradients])
-
-    def _sloped(self, look: ClosureValues, weights: Tensor, total: int) -> Tensor:
-        """The part of the Lagrangian's gradient that a piece has, with its graph."""
-        own = [torch.zeros_like(residual) for residual, _ in look.indexed]
-        given = self.constraints.cotangents(look, self.constraints.of_values(weights, total), own, total)
-        return self.gradients.flat(
-            torch.autograd.grad(given[0], self.space.params, given[1], create_graph=True, allow_unused=True)
-        )
-
-    def _lagrangian(self, batch: Any, weights: Tensor) -> Iterator[Tensor]:
-        """The parts of the Lagrangian's gradient that pieces of a batch have, with their graphs."""
-        cut, random = self.passes.cut(batch, 1), self.passes.random_state()
-        for piece in cut.pieces:
-            yield self._sloped(self.passes.call(self.closure, piece), weights, cut.total)
-        self.passes.set_random_state(random)  # every batch sees the same
-
-    def _bends(
-        self, weights: Tensor, graphs: tuple[Tensor, Tensor] | None, directions: Tensor, span: float | None
-    ) -> tuple[Tensor, Tensor]:
-        """The Lagrangian's gradients, batch by batch, and the mean of the products with its Hessian."""
-        if span is not None:
-            gradients, _ = self._bends(weights, graphs, directions[:1], None)
-            differences = torch.stack([self._difference(weights, v, span) for v in directions])
-            return gradients, self.passes.total([differences])[0]
-        products = torch.zeros_like(directions)
-        if graphs is not None:
-            gradients, mean = graphs
-            if mean.requires_grad:
-                products = self.gradients.flat(self.gradients.batched(mean, directions)).detach()
-        else:
-            gradients = torch.zeros((len(self.batches), self.space.size)).to(self.origin)
-            for gradient, batch in zip(gradients, self.batches, strict=True):
-                for slope in self._lagrangian(batch, weights):
-                    gradient += slope.detach()
-                    if slope.requires_grad:
-                        for product, direction in zip(products, directions, strict=True):
-                            product += self.gradients.flat(
-                                self.passes.gradient([slope], [direction], keep=True)
-                            ).detach()
-            products /= len(self.batches)
-        gradients, products = self.passes.total([gradients, products])
-        return gradients, products
-
-    def _difference(self, weights: Tensor, v: Tensor, span: float) -> Tensor:
-        """About H v, over `span` to both sides."""
-        share = span / (_norm(v) + torch.finfo(v.dtype).tiny)
-        step, ends = share * (v if self.metric is None else v * self.metric), []
-        for sign in (1, -1):
-            with self.passes.at(self.values(self.point() + sign * step)):
-                look = self._together()
-                if look is not None:
-                    ends.append(self._sloped(look, weights, look.size).detach())
-                else:
-                    slopes = [slope.detach() for batch in self.batches for slope in self._lagrangian(batch, weights)]
-                    ends.append(torch.stack(slopes).sum(dim=0) / len(self.batches))
-        return (ends[0] - ends[1]) / (2 * share)
 
     def _slopes(self, weights: np.ndarray, indexed: IndexedMultipliers) -> np.ndarray:
         """Mean squares of the Lagrangian's gradients on half batches, in the coordinates of x."""
@@ -336,14 +207,14 @@ class Survey:
         batch = self.batches[-1]
         pieces, total = self.passes.whole(batch), self.origin.new_zeros(())
         with self.passes.undisturbed(), torch.enable_grad():
-            if self.cheap(batch, len(self.constraints.indexed)):
+            if self.looks.cheap(batch, len(self.constraints.indexed)):
                 for piece in pieces:
                     for slope in self._of_examples(self.passes.call(self.closure, piece)):
                         total = total + torch.stack([torch.sum(chunk**2) for chunk in self.gradients.each(slope)]).sum()
                 (total,) = self.passes.total([total])
             else:
                 total = torch.stack([torch.sum(vector**2) for vector in self._mixed(pieces, seed)]).max()
-        return max(float(total) / self._rows(batch), torch.finfo(total.dtype).tiny)
+        return max(float(total) / self.looks.rows_in(batch), torch.finfo(total.dtype).tiny)
 
     def _of_examples(self, look: ClosureValues) -> list[Tensor]:
         return [slope.reshape(-1) for slope in look.slopes[len(self.constraints.blocks) :]]
@@ -374,28 +245,7 @@ class Survey:
         return None if self.face is None else self.face(rows)
 
     def jacobian(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The gradient of each row of the residuals, from sample to sample."""
-        places = [(i, block, j) for i, block in enumerate(self.constraints.blocks) for j in range(block.size)]
-
-        def column(seen: ClosureValues, row: int) -> Tensor:
-            i, block, j = places[row]
-            values = seen.slopes[i].reshape(seen.size if block.random else 1, block.size)
-            return values[:, j] * block.sign
-
-        moments = self._moments(column, len(places), True, 2)
-        mean = np.stack([each.mean.double().cpu().numpy() for each in moments])
-        return mean, np.array([each.variance for each in moments]), np.array([each.weight for each in moments])
-
-    def _parts(self, batch: Any, groups: int, count: int, mean_of: Column) -> Iterator[tuple[float, list[Tensor]]]:
-        """Of the whole batch in so many parts: how many rows each has, and gradients of `count` means over them."""
-        cut = self.passes.cut(batch, groups)
-        sums = [[self.origin] * count for _ in cut.shares]
-        for piece in cut.pieces:
-            rows, own = cut.shares[piece.group] * cut.total, sums[piece.group]
-            for i, (seen, keep) in enumerate(self.passes.copies(self.closure, piece, count)):
-                own[i] = own[i] + self.gradients.of(mean_of(seen, i), keep) * (seen.size / rows)
-        for share, own in zip(cut.shares, sums, strict=True):
-            yield share * cut.total, self.passes.total(own)
+        return self.looks.jacobian()
 
     def along(self) -> np.ndarray:
         generator, like = torch.Generator(self.origin.device).manual_seed(self.seed), self.origin
@@ -417,13 +267,13 @@ class Survey:
 
     def _forward(self, batch: Any, direction: Tensor) -> np.ndarray:
         """J v, by a central difference."""
-        x = self.point()
+        x = self.looks.point()
         step = direction if self.metric is None else direction * self.metric
         length = float(torch.linalg.vector_norm(step))
         reach = torch.finfo(x.dtype).eps ** (1 / 3) * (1 + float(torch.linalg.vector_norm(x))) / max(length, 1e-30)
         ends = []
         for sign in (1, -1):
-            with self.passes.at(self.values(x + sign * reach * step)):
+            with self.passes.at(self.looks.values(x + sign * reach * step)):
                 looks = [self.passes.call(self.closure, piece, graph=False) for piece in self.passes.whole(batch)]
             rows = sum(look.size for look in looks)
             mean = sum((self.constraints.slope_means(look) * (look.size / rows) for look in looks), start=0.0)
@@ -434,27 +284,11 @@ class Survey:
         """J^T w."""
         w = torch.as_tensor(weights).to(self.origin)
         with torch.enable_grad():
-            means = self._parts(batch, 1, 1, lambda seen, _: (self.constraints.slope_means(seen) * w).sum())
+            means = self.looks.parts(batch, 1, 1, lambda seen, _: (self.constraints.slope_means(seen) * w).sum())
             ((_, (mean,)),) = means
         return mean
 
     # --- inside
-
-    def _rows(self, batch: Any) -> int:
-        """Of the whole batch."""
-        return self.passes.processes * sum(int(rows_of(part)) for part in self.passes.batches(batch))
-
-    def cheap(self, batch: Any, columns: int) -> bool:
-        entries = self._rows(batch) * max(columns, 1) * self.space.size
-        return not self.passes.single_use and entries <= ROW_ENTRIES
-
-    def point(self) -> Tensor:
-        return torch.cat([part.reshape(-1) for part in self.space.point()])
-
-    def values(self, point: Tensor) -> list[Tensor]:
-        """Of the parameters, at a flat point."""
-        views = point.split([p.numel() for p in self.space.params])
-        return [v.view_as(p).to(p.dtype) for v, p in zip(views, self.space.params, strict=True)]
 
 
 def _by_unit(values: np.ndarray, labels: np.ndarray) -> np.ndarray:

@@ -400,7 +400,7 @@ class TrackedLagrangian(AbstractConstrained):
         def attempt() -> tuple[RuleState, Vector | None, float]:
             survey = self._survey(closure, self.calls)
             eta = self.rule.lengths(self.rule.in_force(s)).eta
-            short = face_step(np, eta, float(self._square(self.estimate)), survey.square_of_x())
+            short = face_step(np, eta, float(self._square(self.estimate)), survey.looks.square_of_x())
             held = self.held(self.estimate, eta, self._scaling())
             ahead = partial(self.average.ahead, self.space, self.estimate, self.rule)
             survey.face = self.face(self.estimate, float(short), self._scaling())
