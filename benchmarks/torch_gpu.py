@@ -144,7 +144,7 @@ def step_times(
     def late(first: int, count: int) -> None:
         """Calls as they are late in a run; refreshes are rare and further and further apart."""
         if tunes:
-            opt.calls, opt.next_refresh = LATE + first - 1 + opt.start, 10**9
+            opt.calls, opt.calendar.next_refresh = LATE + first - 1 + opt.calendar.start, 10**9
         for batch in itertools.islice(batches, count):
             opt.step(closure, batch)
 

@@ -75,7 +75,7 @@ def settled(*args, **options) -> lt.TrackedLagrangian:
 
     def step(closure, batch):
         if opt.calls == WARM // 2:
-            opt.calls, opt.next_refresh = LATE + opt.start, 10 * LATE
+            opt.calls, opt.calendar.next_refresh = LATE + opt.calendar.start, 10 * LATE
         return make(closure, batch)
 
     opt.step = step

@@ -260,7 +260,7 @@ def test_examples_survive_what_is_not_finite(named):
     with pytest.warns(RuntimeWarning, match="not finite"):
         count = refused(opt, closure, batch_of(1) * torch.nan)  # the first refresh looks back on it
     for seed in range(2, 40):
-        at_refresh = opt.next_refresh == opt.calls + 1 - opt.start
+        at_refresh = opt.calendar.next_refresh == opt.calls + 1 - opt.calendar.start
         count += at_refresh
         assert refused(opt, closure, batch_of(seed) * (torch.nan if at_refresh else 1)) == count
     assert opt.multipliers["near"].isfinite().all()

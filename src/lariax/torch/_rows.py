@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,8 +11,21 @@ from torch import Tensor
 from lariax.formulas import least_weights, leave_one_out, repelled
 from lariax.torch import _device, _kernels
 from lariax.torch._constraints import Constraints
+from lariax.torch._state import Move
+from lariax.torch._transfer import Transfer
 from lariax.tuned import host
-from lariax.tuned.rule import Gains, RowState, Rule, RuleState, row_state
+from lariax.tuned.curvature import Measurement
+from lariax.tuned.rule import Gains, RowState, Rule, RuleState, Step, Turned, Weighed, row_state
+
+
+class Numbers(NamedTuple):
+    """What an iteration has seen, on its way to the host."""
+
+    rows: Transfer  # of `weigh`
+    sizes: Transfer  # ||gradient||^2, and ||dx||^2 if it was not summed in passing
+    halves: Transfer | None  # of a batch that was looked at in two
+    signal: float  # of constraints with a multiplier for each example
+    swing: float  # the same
 
 
 class RowRule:
@@ -51,6 +64,20 @@ class RowRule:
             return residuals.double()
         tall = residuals.ndim == 2 and residuals.shape[0] > residuals.shape[1]
         return residuals.numpy().astype(np.float64, order="F" if tall else "C")
+
+    def turned(self, s: RuleState, k: int, gains: Gains, moved: Move, seen: Numbers) -> Turned:
+        """The numbers of the next state, once those of the batch have arrived."""
+        rule, measured = self.on_host, None
+        told = None if seen.halves is None else seen.halves.numbers()
+        gradient, *summed = seen.sizes.numbers()
+        length = (summed[0] if summed else moved.square) * (moved.reach**2 or 1.0)
+        if told is not None:
+            noise, *rest = told
+            measured = Measurement(noise + rule.eps**2 * gradient, *rest)  # rounding is noise too
+        error = s.gradient_filter.error
+        signal = max(length / (moved.eta**2 * error + rule.tiny), seen.signal / (error + rule.tiny))
+        step = Step(gradient, length, signal, seen.swing)
+        return rule.turn(s, k, gains, Weighed._make((*seen.rows.numbers(), None)), step, measured)
 
     def state_for(self, old: RuleState, s: RuleState, gains: Gains, rho: float) -> RowState:
         """What rows are weighed with, where they are; `s` is the old state with its shape in force."""

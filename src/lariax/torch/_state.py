@@ -61,6 +61,19 @@ def is_finite(state: RuleState) -> bool:
     return all(leaf is None or np.isfinite(leaf).all() for leaf in tree_leaves(state))
 
 
+def numbers_of(s: RuleState) -> dict[str, float]:
+    """Those worth plotting."""
+    return {
+        "curvature": float(s.curvature.largest),
+        "scale": float(s.theta),
+        "gradient_error": float(np.sqrt(s.gradient_filter.error)),
+        "constraint_error": float(np.sqrt(np.sum(s.constraint_filter.error))),
+        "backed_off": float(s.backed_off),
+        "jumps": float(s.jumps),
+        "averaged": float(s.averaging.count) if s.averaging else 0.0,  # iterates, at kinks
+    }
+
+
 def leaves_of(state: RuleState) -> list[Tensor]:
     """All numbers, to be saved."""
     state = state if state.diagonal is not None else state._replace(diagonal=np.zeros(0))

@@ -15,26 +15,24 @@ from torch import Tensor
 
 from lariax.methods import check_known
 from lariax.torch import _kernels, _sums
-from lariax.torch._batches import devices_of, on_devices, plain
+from lariax.torch._calendar import Calendar
 from lariax.torch._constraints import AbstractConstraint, ClosureValues
 from lariax.torch._kernels import sum_of_squares
 from lariax.torch._kinks import Average, has_kinks
 from lariax.torch._optimizer import AbstractConstrained
 from lariax.torch._passes import Choice, Closure, Cut, Kept
 from lariax.torch._proximal import units_of
-from lariax.torch._rows import RowRule
+from lariax.torch._rows import Numbers, RowRule
 from lariax.torch._space import Vector, minus
-from lariax.torch._state import Evaluation, Move, Pending, is_finite, leaves_of, state_of
+from lariax.torch._state import Evaluation, Move, Pending, is_finite, leaves_of, numbers_of, state_of
 from lariax.torch._survey import Survey
 from lariax.torch._swings import SwingWatch
 from lariax.torch._transfer import Transfer
 from lariax.tuned import host
 from lariax.tuned.averaging import is_kinked
-from lariax.tuned.constants import REFRESH_SAMPLES, START_SAMPLES
-from lariax.tuned.curvature import Measurement
 from lariax.tuned.filter import gain_at
-from lariax.tuned.rates import interval_at, next_refresh
-from lariax.tuned.rule import Gains, Rule, RuleState, Step, Turned, Weighed
+from lariax.tuned.rates import interval_at
+from lariax.tuned.rule import Rule, RuleState
 from lariax.tuned.shape import face_step
 from lariax.utils import warn
 
@@ -106,10 +104,8 @@ class TrackedLagrangian(AbstractConstrained):
         self.metric: Vector | None = None  # squares of it multiply steps
         self.known: RuleState | None = None  # where a step is pending, before it
         self.pending: Pending | None = None
-        self.recent: list[Any] = []  # batches that the start or the next refresh will look at
-        self.start = self.window = self.next_refresh = 0
+        self.calendar = Calendar()
         self.moved = Move(0.0, 0.0, 0.0)
-        self.rows = 0  # in a batch, over all processes
         self.has_warned = False
         self.watch = SwingWatch()
         self.rules: RowRule | None = None  # once the rows are known
@@ -128,8 +124,8 @@ class TrackedLagrangian(AbstractConstrained):
                 self.average.show(self.space, self._answer())
 
     def _iterate(self, closure: Closure, batch: Any) -> Tensor:
-        k = self.calls + 1 - self.start
-        is_refresh, measuring = k == self.next_refresh, k % interval_at(host, k) == 0
+        k = self.calls + 1 - self.calendar.start
+        is_refresh, measuring = k == self.calendar.next_refresh, k % interval_at(host, k) == 0
         with self.passes.or_not_at_all() as buffers:
             cut = self.passes.halves(batch) if measuring else self.passes.cut(batch, 1)
             self._check_population(cut.total)
@@ -139,8 +135,7 @@ class TrackedLagrangian(AbstractConstrained):
                 seen = self._evaluate(closure, cut, k, measuring=False)
         loss = self.passes.mean_loss(seen.present)
         self.calls += 1
-        if k > self.next_refresh - self.window:
-            self.recent.append(batch)
+        self.calendar.keep(k, batch)
         if is_refresh or self.space.flat or self.indexed or any(self.proximals) or self._averages_now(seen.old):
             self._finish(closure, seen, is_refresh, buffers)
         else:
@@ -187,34 +182,10 @@ class TrackedLagrangian(AbstractConstrained):
             at, dx = self.space.pack(self.previous), self._dx()
             halves = Transfer(*_sums.measurement(at, dx, then, found, cut.shares, self.metric, self.one_backward))
         stale = now.mean if then is None or self.one_backward else then.mean
-        turned = self._turned(s, k, gains, rows, early, halves, (looks, present))
+        own_rows = (self.indexed.signal(present), self.indexed.swing(looks, present)) if self.indexed else (0.0, 0.0)
+        turned = rules.turned(s, k, gains, self.moved, Numbers(rows, early, halves, *own_rows))
         limit = float(turned.limit**2) if turned.limit >= 0 else -1.0
         return Evaluation(old, turned, now.mean, stale, present, square, limit, measuring)
-
-    def _turned(
-        self,
-        s: RuleState,
-        k: int,
-        gains: Gains,
-        rows: Transfer,
-        early: Transfer,
-        halves: Transfer | None,
-        looks: tuple[list[ClosureValues], list[ClosureValues]],
-    ) -> Turned:
-        """The numbers, once they have arrived."""
-        tiny, seen, signal, swing = self.rule.tiny, None, 0.0, 0.0
-        told = None if halves is None else halves.numbers()
-        gradient, *summed = early.numbers()
-        length = (summed[0] if summed else self.moved.square) * (self.moved.reach**2 or 1.0)
-        if told is not None:
-            noise, *rest = told
-            seen = Measurement(noise + self.rule.eps**2 * gradient, *rest)  # rounding is noise too
-        if self.indexed:
-            signal, swing = self.indexed.signal(looks[1]), self.indexed.swing(*looks)
-        error = s.gradient_filter.error
-        signal = max(length / (self.moved.eta**2 * error + tiny), signal / (error + tiny))
-        step = Step(gradient, length, signal, swing)
-        return self.rule.turn(s, k, gains, Weighed._make((*rows.numbers(), None)), step, seen)
 
     @property
     def rule(self) -> Rule:
@@ -246,7 +217,7 @@ class TrackedLagrangian(AbstractConstrained):
             innovation = self._square(minus(seen.stale, self.estimate)).item()
             change = self._square(minus(seen.fresh, seen.stale)).item()
             self.known = self._learned(seen, innovation, change)
-            self.indexed.follow(seen.present, self.rows, seen.old)
+            self.indexed.follow(seen.present, self.calendar.rows, seen.old)
         else:
             fresh, stale, momentum, self.known = None, None, 1.0, self._refused(seen)
             torch._foreach_copy_(self.space.params, self.previous)
@@ -260,8 +231,7 @@ class TrackedLagrangian(AbstractConstrained):
                 self._refresh(closure, self.known)
         finally:  # whatever happens in the closure, estimate and parameters go together
             if is_refresh:
-                k = self.calls - self.start
-                self.recent, self.next_refresh = [], int(next_refresh(np, k, self.start, self.window))
+                self.calendar.turn(self.calls)
             self._move(fresh, stale, momentum)
 
     def _learned(self, seen: Evaluation, innovation: float, change: float) -> RuleState:
@@ -348,16 +318,13 @@ class TrackedLagrangian(AbstractConstrained):
         """Until there are enough rows to start from."""
         cut = self.passes.cut(batch)
         self._check_population(cut.total)
-        if self.calls == 0:
-            self.rows, self.start = cut.total, -(-START_SAMPLES // cut.total)
-            self.window = 1 << (max(REFRESH_SAMPLES // cut.total, 1).bit_length() - 1)
-        self.recent = [*self.recent[: self.calls], batch]
-        if self.calls + 1 == self.start:
-            first, started = self.passes.halves(self.recent[0]), None
+        self.calendar.collect(self.calls, batch, cut.total)
+        if self.calls + 1 == self.calendar.start:
+            first, started = self.passes.halves(self.calendar.recent[0]), None
             with self.passes.or_not_at_all() as buffers, suppress(np.linalg.LinAlgError):
                 started = self.passes.insist(lambda: self._started(closure, first))
             if started is None or not (is_finite(started[0]) and bool(sum_of_squares(self.estimate).isfinite())):
-                self.recent, self.calls = [], 0
+                self.calendar.recent, self.calls = [], 0
                 self.passes.restore(buffers)
                 raise ValueError(
                     "the loss, a constraint or a gradient is not finite on the first batches: there is nothing to "
@@ -365,9 +332,8 @@ class TrackedLagrangian(AbstractConstrained):
                 )
             self.known, looks = started
             loss = self.passes.mean_loss(looks)
-            self.indexed.follow(looks, self.rows, self.known)
-            self.next_refresh = int(next_refresh(np, 0, self.start, self.window))
-            self.recent = self.recent[len(self.recent) - max(self.window - self.next_refresh, 0) :]
+            self.indexed.follow(looks, self.calendar.rows, self.known)
+            self.calendar.begin()
             self._move(None, None, 1.0)
         else:
             with self.passes.undisturbed():
@@ -404,7 +370,7 @@ class TrackedLagrangian(AbstractConstrained):
             held = self.held(self.estimate, eta, self._scaling())
             ahead = partial(self.average.ahead, self.space, self.estimate, self.rule)
             survey.face = self.face(self.estimate, float(short), self._scaling())
-            new, survey = survey.refreshed(self.rule, s, self.rows, self.units, self.indexed, held, ahead)
+            new, survey = survey.refreshed(self.rule, s, self.calendar.rows, self.units, self.indexed, held, ahead)
             return new, survey.metric_as_vector(), survey.indexed_size(self.calls)
 
         with suppress(np.linalg.LinAlgError):
@@ -420,7 +386,7 @@ class TrackedLagrangian(AbstractConstrained):
         scales = None
         if self.metric is not None:
             scales = torch.cat([part.reshape(-1) for part in self.metric]).double().cpu().numpy()
-        return Survey(self.passes, closure, self.recent, scales, seed)
+        return Survey(self.passes, closure, self.calendar.recent, scales, seed)
 
     # --- what it knows
 
@@ -435,19 +401,8 @@ class TrackedLagrangian(AbstractConstrained):
         s = self.current()
         if s is None:
             return {}
-        gain = gain_at(s.gradient_filter, float(self.calls - self.start), self.choices["gain_exponent"])
-        return {
-            "step_size": self.moved.eta * self.lr,
-            "penalty": self.moved.rho,
-            "gain": float(gain),
-            "curvature": float(s.curvature.largest),
-            "scale": float(s.theta),
-            "gradient_error": float(np.sqrt(s.gradient_filter.error)),
-            "constraint_error": float(np.sqrt(np.sum(s.constraint_filter.error))),
-            "backed_off": float(s.backed_off),
-            "jumps": float(s.jumps),
-            "averaged": float(s.averaging.count) if s.averaging else 0.0,  # iterates, at kinks
-        }
+        gain = gain_at(s.gradient_filter, float(self.calls - self.calendar.start), self.choices["gain_exponent"])
+        return {"step_size": self.moved.eta * self.lr, "penalty": self.moved.rho, "gain": float(gain), **numbers_of(s)}
 
     @property
     def values(self) -> dict[str, Tensor]:
@@ -465,9 +420,7 @@ class TrackedLagrangian(AbstractConstrained):
         return {
             "adaptive_metric": self.adaptive_metric,
             "rule": s and leaves_of(s),
-            "recent": [plain(batch) for batch in self.recent],
-            "devices": [devices_of(batch) for batch in self.recent],
-            "rhythm": [self.rows, self.start, self.window, self.next_refresh],
+            **self.calendar.export(),
             "moved": [None if number is None else float(number) for number in self.moved],
         }
 
@@ -479,8 +432,7 @@ class TrackedLagrangian(AbstractConstrained):
     def _import(self, saved: dict[str, Any], vectors: dict[str, Vector]) -> None:
         self.estimate, self.metric = vectors.get("estimate", []), vectors.get("metric")
         self.average = Average.loaded(vectors)
-        self.recent = [on_devices(*each) for each in zip(saved["recent"], saved["devices"], strict=True)]
-        self.rows, self.start, self.window, self.next_refresh = saved["rhythm"]
+        self.calendar = Calendar.loaded(saved)
         self.moved = Move(*saved["moved"])
         self.known, self.pending = saved["rule"] and state_of(saved["rule"]), None
         if self.known is not None:
