@@ -137,6 +137,7 @@ def test_rounding_noise_is_no_heavy_tail():
     assert not interval_of(b, free, at(k=64), kinks=False).heavy
 
 
+@pytest.mark.long
 def test_repeated_looks_are_wrong_at_most_as_often_as_stated():
     """1,000 runs of 8 looks where the truth is 2 % above the tolerance, at 95 %: at most 50 may stop.
 

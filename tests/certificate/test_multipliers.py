@@ -78,6 +78,7 @@ def refuted(certificate):
     return max(certificate.stationarity.low, certificate.complementarity.low, certificate.feasibility.low) > 1e-8
 
 
+@pytest.mark.long_but("random")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_solution_of_many_rows_is_accepted_with_and_without_multipliers(kind):
     """Three intervals of 99.9 % each for 8 certificates: one of them is wrong once in 40 choices of the seed."""

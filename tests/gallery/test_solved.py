@@ -101,6 +101,7 @@ def test_fairness_keeps_its_gap(loss_gap):
     assert numbers["area under ROC, test"] > 0.8
 
 
+@pytest.mark.long_but("demographic parity")
 @pytest.mark.parametrize("criterion", ["demographic parity", "equalised odds"])
 def test_other_criteria_at_their_solution(criterion):
     """The exact solution of each: its gaps by plain counting, and feasible and stationary for the certificate."""
@@ -154,6 +155,7 @@ def archives(tmp_path):
     return paths
 
 
+@pytest.mark.long
 def test_outsiders_are_found(archives):
     case = gallery.out_of_distribution(*archives, hidden=(4,))
     result = lx.solve(case.problem, case.x0, batch_size=16, iterations=3000)
@@ -165,6 +167,7 @@ def test_outsiders_are_found(archives):
     looks_right(case.pictures(result.x))
 
 
+@pytest.mark.long
 def test_a_network_of_stocks_is_that_of_the_linear_program():
     """Its rows are all there is: the program's answer is exact, and its cost is seen by plain counting."""
     case = gallery.newsvendor_network()

@@ -180,6 +180,7 @@ def test_draws_choose_rows_without_replacement():
     np.testing.assert_allclose(whole.x.estimate, ROWS.mean(axis=0), rtol=1e-9)
 
 
+@pytest.mark.long
 def test_random_scaling():
     """Widths beside the known error: the law's quantile is 6.75 / 1.96 times that of a normal one, V's mean 1 / 6."""
     problem = lx.Problem(

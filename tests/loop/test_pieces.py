@@ -84,6 +84,7 @@ def network(kind):
     return lx.Problem.joint(joint, samples=lx.Dataset(rows), constraints={"mean": kind(bound=0.1)}), x
 
 
+@pytest.mark.long_but("TrackedLagrangian-AtMost")
 @pytest.mark.parametrize("kind", [lx.Equal, lx.AtMost])
 @pytest.mark.parametrize("name", METHODS)
 def test_runs_in_pieces_give_the_same_iterates(monkeypatch, name, kind):

@@ -205,6 +205,7 @@ def test_what_a_score_function_needs_is_said():
         lx.inference(lx.Problem(lambda x, a: a * x, samples=bernoulli(0)), jnp.asarray(0.3), {})
 
 
+@pytest.mark.long
 def test_an_unbounded_plan_with_a_chance_comes_back():
     """Minimise x with P(z > x) <= 0.1: 1.28 for six seeds. Rounded steps that are flat far away let x run off."""
     problem = lx.Problem(
