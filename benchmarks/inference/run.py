@@ -13,7 +13,7 @@ import lariax as lx
 from benchmarks.inference.cases import Case
 from lariax.inference._infer import SURELY, assembled, candidates_of
 from lariax.inference._models import MOST_STEPS, Stage, stepped, with_alternatives
-from lariax.inference._moments import Sample, moments
+from lariax.inference._moments import KeptSample, moments
 from lariax.inference._samples import Extras, Wanted, sample_of
 
 PARTS = ("estimate", "low", "high")
@@ -91,7 +91,7 @@ def _of_draws(case: Case, seeds: int) -> tuple[list[Any], int]:
     return rows, ambiguous
 
 
-def _look(sample: Sample, key, z, y):
+def _look(sample: KeptSample, key, z, y):
     sample = eqx.tree_at(lambda s: s.key, sample, jax.random.fold_in(key, 1))
     return moments(sample, z, y)
 

@@ -12,13 +12,13 @@ from lariax.inference._errors import InferenceError
 from lariax.inference._faces import unravel
 from lariax.inference._inference import (
     LARGE,
-    Ends,
+    Derivative,
     Estimate,
     Form,
+    Hull,
     Inference,
     NamedRows,
     PossibleSolution,
-    Slope,
     hull,
     quantile,
     reaches,
@@ -26,7 +26,7 @@ from lariax.inference._inference import (
 )
 from lariax.inference._large import fitted_large
 from lariax.inference._models import SampleSolution, fitted
-from lariax.inference._moments import Sample
+from lariax.inference._moments import KeptSample
 from lariax.inference._samples import Extras, Wanted, same_rows, sample_of, total
 from lariax.inference._scaling import RandomScaling
 from lariax.inference._system import ActiveModel
@@ -171,7 +171,7 @@ def _candidate(found: SampleSolution, model: ActiveModel) -> PossibleSolution:
     own = _clean(standard_errors(covariance))[1 : 1 + d]
     optimism, second = model.second_order(local.noise)
 
-    def spread(slopes: Iterable[Slope]) -> np.ndarray:
+    def spread(slopes: Iterable[Derivative]) -> np.ndarray:
         gradients = np.stack([slope.flat(d) for slope in slopes])
         return gradients @ covariance @ gradients.T
 
@@ -196,7 +196,11 @@ def _clean(errors: np.ndarray) -> np.ndarray:
 
 
 def assembled(
-    sample: Sample, candidates: list[PossibleSolution], z: np.ndarray, confidence: float, notes: tuple[str, ...] = ()
+    sample: KeptSample,
+    candidates: list[PossibleSolution],
+    z: np.ndarray,
+    confidence: float,
+    notes: tuple[str, ...] = (),
 ) -> Inference:
     """The numbers in the structure and with the names of the problem."""
     form = form_of(sample.oracle)
@@ -230,25 +234,25 @@ def _errors(candidate: PossibleSolution, d: int, m: int) -> np.ndarray:
     """Of (E f, x, y, r); those of a large x are left out."""
     size = 1 + d + 2 * m
     places = range(size) if d <= LARGE else (0, *range(1 + d, size))
-    errors = candidate.errors(Slope.unit(d, m, i) for i in places)
+    errors = candidate.errors(Derivative.unit(d, m, i) for i in places)
     return _clean(errors) if d <= LARGE else errors
 
 
-def _unasked(x: np.ndarray) -> Ends:
+def _unasked(x: np.ndarray) -> Hull:
     """No interval for any entry, in no memory."""
     nothing = np.broadcast_to(np.nan, x.shape)
-    return Ends(x, nothing, nothing, nothing, np.broadcast_to(np.asarray("not asked"), x.shape))
+    return Hull(x, nothing, nothing, nothing, np.broadcast_to(np.asarray("not asked"), x.shape))
 
 
-def _cut(ends: Ends, first: int, last: int) -> Ends:
-    return Ends(*(part[first:last] for part in ends))
+def _cut(ends: Hull, first: int, last: int) -> Hull:
+    return Hull(*(part[first:last] for part in ends))
 
 
 def _edges(row: NamedRows) -> tuple[int, int]:
     return row.rows.start, row.rows.stop
 
 
-def _objective(ends: Ends, error: float, candidate: PossibleSolution, confidence: float) -> Estimate:
+def _objective(ends: Hull, error: float, candidate: PossibleSolution, confidence: float) -> Estimate:
     """With both ends moved to where rare large losses may not have been seen.
 
     Where noise matters to second order its share is at worst that of one square, less its mean.
@@ -266,7 +270,7 @@ def _is_second_order(error: float, candidate: PossibleSolution) -> bool:
     return bool(candidate.second > SECOND * error)
 
 
-def _multiplier(ends: Ends, row: NamedRows, candidate: PossibleSolution) -> Estimate:
+def _multiplier(ends: Hull, row: NamedRows, candidate: PossibleSolution) -> Estimate:
     """With the user's sign; those of inequalities have only one."""
     low = np.maximum(ends.low, 0) if row.inequality else ends.low
     high = np.maximum(ends.high, 0) if row.inequality else ends.high
@@ -279,7 +283,7 @@ def _multiplier(ends: Ends, row: NamedRows, candidate: PossibleSolution) -> Esti
     return Estimate(*(part.reshape(row.shape) for part in (estimate, error, low, high, law)))
 
 
-def _value(ends: Ends, row: NamedRows) -> Estimate:
+def _value(ends: Hull, row: NamedRows) -> Estimate:
     """E[fun] in the user's units; an inequality is kept at the solution."""
     high = np.minimum(ends.high, 0) if row.inequality else ends.high
     parts = [row.sign * part.reshape(row.shape) + row.bound for part in (ends.estimate, ends.low, high)]
@@ -295,7 +299,7 @@ SAME_ROWS = (
 )
 
 
-def _about(sample: Sample) -> str:
+def _about(sample: KeptSample) -> str:
     sources = sample.oracle.problem.sources
     data = [f"{len(source):,}" for source in sources if isinstance(source, Dataset)]
     for source in sources:

@@ -54,7 +54,7 @@ class Wald(NamedTuple):
     p_value: float
 
 
-class Slope(NamedTuple):
+class Derivative(NamedTuple):
     """The derivative of a number in (E f, x, multipliers, residuals); x=None: 0, which takes no memory."""
 
     objective: float
@@ -63,7 +63,7 @@ class Slope(NamedTuple):
     residuals: np.ndarray
 
     @classmethod
-    def unit(cls, d: int, m: int, place: int) -> "Slope":
+    def unit(cls, d: int, m: int, place: int) -> "Derivative":
         """0 but for a 1 at a place among (E f, x, multipliers, residuals)."""
         of_x = unit(d, place - 1) if 0 < place <= d else None
         rest = np.zeros(2 * m)
@@ -95,8 +95,8 @@ class PossibleSolution(NamedTuple):
     multipliers: np.ndarray
     objective: float
     residuals: np.ndarray
-    covariance: Callable[[Iterable[Slope]], Float[np.ndarray, "q q"]]
-    errors: Callable[[Iterable[Slope]], np.ndarray]
+    covariance: Callable[[Iterable[Derivative]], Float[np.ndarray, "q q"]]
+    errors: Callable[[Iterable[Derivative]], np.ndarray]
     determined: np.ndarray
     skew: float
     second: float
@@ -221,7 +221,7 @@ class Inference:
         assert self.form is not None
         d, m, candidate = self.form.d, self.form.m, self.candidates[0]
         if d <= LARGE:
-            return candidate.covariance(Slope.unit(d, m, 1 + i) for i in range(d))
+            return candidate.covariance(Derivative.unit(d, m, 1 + i) for i in range(d))
 
         def product(v: np.ndarray) -> np.ndarray:
             return candidate.product(np.ravel(v))
@@ -250,7 +250,7 @@ class Inference:
 
     def _linearized(
         self, function: Callable[..., Any], candidate: PossibleSolution
-    ) -> tuple[np.ndarray, Iterator[Slope]]:
+    ) -> tuple[np.ndarray, Iterator[Derivative]]:
         """A function of the solution, and the derivatives of its values one after another."""
         form = self.form
         assert form is not None
@@ -266,9 +266,9 @@ class Inference:
         if not jnp.issubdtype(value.dtype, jnp.floating):
             raise TypeError(f"the function must return numbers of floating point, found {value.dtype}.")
 
-        def slope(i: int) -> Slope:
+        def slope(i: int) -> Derivative:
             of_x, of_y = pull(jnp.asarray(unit(value.size, i), value.dtype).reshape(value.shape))
-            return Slope(0.0, of_x, np.asarray(of_y, float), np.zeros(form.m))
+            return Derivative(0.0, of_x, np.asarray(of_y, float), np.zeros(form.m))
 
         return np.asarray(value, float), map(slope, range(value.size))
 
@@ -283,7 +283,9 @@ def _takes_multipliers(function: Callable[..., Any]) -> bool:
     return len(needed) >= 2
 
 
-class Ends(NamedTuple):
+class Hull(NamedTuple):
+    """Estimates with the intervals that cover those of all candidates, entry by entry."""
+
     estimate: np.ndarray
     standard_error: np.ndarray
     low: np.ndarray
@@ -291,7 +293,7 @@ class Ends(NamedTuple):
     law: np.ndarray
 
 
-def hull(values: Float[np.ndarray, "k q"], errors: Float[np.ndarray, "k q"], confidence: float) -> Ends:
+def hull(values: Float[np.ndarray, "k q"], errors: Float[np.ndarray, "k q"], confidence: float) -> Hull:
     """The interval that covers those of all candidates, the first of which has the estimate."""
     t = quantile(confidence)
     first, error = values[0], errors[0]
@@ -300,7 +302,7 @@ def hull(values: Float[np.ndarray, "k q"], errors: Float[np.ndarray, "k q"], con
     low = np.where(same, first - t * error, np.min(values - t * errors, axis=0))
     high = np.where(same, first + t * error, np.max(values + t * errors, axis=0))
     law = np.where(same, np.where(error > 0, "normal", "fixed"), "conservative")
-    return Ends(first, np.where(same, error, np.nan), low, high, law)
+    return Hull(first, np.where(same, error, np.nan), low, high, law)
 
 
 def reaches(error: float, skew: float, confidence: float) -> tuple[float, float]:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from lariax.compilation import compiled
-from lariax.inference._moments import Multipliers, Sample, product
+from lariax.inference._moments import KeptSample, Multipliers, product
 from lariax.oracle import Oracle, Vector
 
 
@@ -45,7 +45,7 @@ class System(eqx.Module):
         active: the rows that K has; the others are 0 in what it is applied to, and in what comes out.
     """
 
-    sample: Sample
+    sample: KeptSample
     z: Vector
     y: Multipliers
     gradient: Vector | None

@@ -15,10 +15,10 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from lariax.inference._errors import InferenceError
-from lariax.inference._inference import PossibleSolution, Slope
+from lariax.inference._inference import Derivative, PossibleSolution
 from lariax.inference._krylov import Both, System, symmlq
 from lariax.inference._models import KINKED, REACH, choices_of, kinked
-from lariax.inference._moments import Load, Means, Sample, covariance, means, weighted
+from lariax.inference._moments import KeptSample, Load, Means, covariance, means, weighted
 from lariax.inference._samples import part_of
 from lariax.oracle import Oracle
 from lariax.prox import Zero
@@ -42,11 +42,11 @@ class Large(NamedTuple):
     complete: bool
 
 
-class _Place(NamedTuple):
+class _ActivePoint(NamedTuple):
     """A point with the rows that are active, what was seen there, and K."""
 
-    sample: Sample
-    varied: Sample
+    sample: KeptSample
+    varied: KeptSample
     system: System
     seen: Means
 
@@ -68,7 +68,7 @@ class _Place(NamedTuple):
         return self.system.kept(jnp.asarray(of_z, dtype), jnp.asarray(of_y, dtype))
 
 
-def fitted_large(sample: Sample, z: Array, y: Vector, threshold: float) -> Large:
+def fitted_large(sample: KeptSample, z: Array, y: Vector, threshold: float) -> Large:
     """Newton's method with the rows active that have a multiplier, then the others looked at one by one."""
     if not isinstance(sample.oracle.problem.regularizer, Zero):
         raise InferenceError(
@@ -84,7 +84,7 @@ def fitted_large(sample: Sample, z: Array, y: Vector, threshold: float) -> Large
     return Large([own, *(_otherwise(place, active) for active in others)], ambiguous, complete)
 
 
-def _settled(sample: Sample, z: Array, y: Vector) -> _Place:
+def _settled(sample: KeptSample, z: Array, y: Vector) -> _ActivePoint:
     """The solution on the samples, by Newton's method."""
     inequality = np.asarray(sample.oracle.inequality)
     active = ~inequality | (y > 0)
@@ -110,14 +110,14 @@ def _settled(sample: Sample, z: Array, y: Vector) -> _Place:
     )
 
 
-def _place(sample: Sample, curved: Sample, varied: Sample, z: Any, y: Any, active: Vector) -> _Place:
+def _place(sample: KeptSample, curved: KeptSample, varied: KeptSample, z: Any, y: Any, active: Vector) -> _ActivePoint:
     point = jnp.asarray(z, sample.oracle.dtype), jnp.asarray(y, sample.oracle.dtype)
     seen = means(sample, *point)
     gradient = None if sample.oracle.is_free else seen.gradient
-    return _Place(sample, varied, System(curved, *point, gradient, jnp.asarray(active)), seen)
+    return _ActivePoint(sample, varied, System(curved, *point, gradient, jnp.asarray(active)), seen)
 
 
-def _without_gradient(place: _Place) -> _Place:
+def _without_gradient(place: _ActivePoint) -> _ActivePoint:
     """As long as x, and not needed again."""
     return place._replace(seen=place.seen._replace(gradient=jnp.zeros(0)))
 
@@ -127,7 +127,7 @@ def _within(oracle: Oracle, z: Array) -> Array:
     return oracle.coordinates.ravel(oracle.problem.within.project(oracle.coordinates.unravel(z, cast=False)))
 
 
-def _noise(place: _Place) -> Both:
+def _noise(place: _ActivePoint) -> Both:
     """A vector with the covariance of the noise of (gradient of the Lagrangian, residuals): from two parts of the
     samples, as far apart as these means are."""
     sample = place.sample
@@ -141,7 +141,7 @@ def _noise(place: _Place) -> Both:
 # --- solving
 
 
-def solve(place: _Place, right: Both) -> Both:
+def solve(place: _ActivePoint, right: Both) -> Both:
     """K^-1 right along the face."""
     size = float(right.length())
     if not size:
@@ -157,12 +157,12 @@ def solve(place: _Place, right: Both) -> Both:
     return found if place.sample.oracle.is_free else place.masked(*found)
 
 
-def _signs(place: _Place) -> Both:
+def _signs(place: _ActivePoint) -> Both:
     signs = np.random.default_rng(0).choice([-1.0, 1.0], place.system.z.size)
     return place.masked(signs, np.zeros(place.active.size))
 
 
-def _check_face(place: _Place) -> None:
+def _check_face(place: _ActivePoint) -> None:
     """Refuse where the proximal map does not tell the face: its derivative must project on the tangents."""
     once = _signs(place).z
     if not _length(place.system.along(once) - once) <= FLAT * _length(once):
@@ -173,7 +173,7 @@ def _check_face(place: _Place) -> None:
         )
 
 
-def _check_curvature(place: _Place) -> None:
+def _check_curvature(place: _ActivePoint) -> None:
     """Refuse where so few samples do not determine the curvature: other samples must explain the same step."""
     other = replace(place.system, sample=part_of(place.sample, CURVED, 3))
     seen = other.times(solve(place, _signs(place)))
@@ -185,7 +185,7 @@ def _check_curvature(place: _Place) -> None:
         )
 
 
-def _check_smooth(place: _Place, noise: Both, moved: Both) -> None:
+def _check_smooth(place: _ActivePoint, noise: Both, moved: Both) -> None:
     """Refuse functions whose mean gradient changes otherwise than its derivative says, within reach of the noise.
 
     As K (dz, dy) = noise, the gradient of the Lagrangian changes by the noise along (dz, dy).
@@ -204,7 +204,7 @@ def _check_smooth(place: _Place, noise: Both, moved: Both) -> None:
 # --- what noise does
 
 
-def candidate_of(place: _Place) -> PossibleSolution:
+def candidate_of(place: _ActivePoint) -> PossibleSolution:
     """The numbers at a place, and how precise they are."""
     active, m = place.active, place.active.size
     noise = _noise(place)
@@ -214,15 +214,15 @@ def candidate_of(place: _Place) -> PossibleSolution:
     _check_smooth(place, noise, moved)
     del noise, moved  # each as long as x
 
-    def errors(slopes: Iterable[Slope]) -> Vector:
+    def errors(slopes: Iterable[Derivative]) -> Vector:
         return np.sqrt(np.maximum([_variance(place, slope) for slope in slopes], 0))
 
-    def spread(slopes: Iterable[Slope]) -> Float[Vector, "q q"]:
+    def spread(slopes: Iterable[Derivative]) -> Float[Vector, "q q"]:
         loads = [_load(place, slope) for slope in slopes]
         return _covariance(place, [_no_load(place) if load is None else load for load in loads])
 
     def times_covariance(vector: Vector) -> Vector:
-        load = _load(place, Slope(0.0, vector, np.zeros(m), np.zeros(m)))
+        load = _load(place, Derivative(0.0, vector, np.zeros(m), np.zeros(m)))
         found = weighted(place.varied, *place.point, _no_load(place) if load is None else load)
         return -np.asarray(solve(place, place.masked(*found)).z, float)
 
@@ -236,12 +236,12 @@ def candidate_of(place: _Place) -> PossibleSolution:
     return PossibleSolution(z, y, objective, values, spread, errors, np.ones(m, bool), 0.0, 0.0, times_covariance, off)
 
 
-def _variance(place: _Place, slope: Slope) -> float:
+def _variance(place: _ActivePoint, slope: Derivative) -> float:
     load = _load(place, slope)
     return 0.0 if load is None else float(_covariance(place, [load])[0, 0])
 
 
-def _load(place: _Place, slope: Slope) -> Load | None:
+def _load(place: _ActivePoint, slope: Derivative) -> Load | None:
     """What a number takes of the means, from its derivative; None: nothing."""
     dtype, system = place.system.z.dtype, place.system
     of_r = np.where(place.active, 0, slope.residuals)  # active rows hold, whatever the noise
@@ -255,24 +255,24 @@ def _load(place: _Place, slope: Slope) -> Load | None:
     return Load(jnp.asarray(slope.objective, dtype), -dz, of_means.astype(dtype))
 
 
-def _no_load(place: _Place) -> Load:
+def _no_load(place: _ActivePoint) -> Load:
     z, y = place.point
     return Load(jnp.zeros((), z.dtype), jnp.zeros_like(z), jnp.zeros_like(y))
 
 
-def _covariance(place: _Place, loads: list[Load]) -> Float[np.ndarray, "q q"]:
+def _covariance(place: _ActivePoint, loads: list[Load]) -> Float[np.ndarray, "q q"]:
     stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *loads)
     return np.asarray(covariance(place.varied, *place.point, stacked), float)
 
 
-def _pulled(place: _Place, weights: Any) -> Array:
+def _pulled(place: _ActivePoint, weights: Any) -> Array:
     """J^T w along the face, whether rows are active or not."""
     z, y = place.point
     system = replace(place.system, active=jnp.ones_like(place.system.active))
     return system.times(Both(jnp.zeros_like(z), jnp.asarray(weights, y.dtype))).z
 
 
-def _otherwise(place: _Place, active: Bool[np.ndarray, " m"]) -> PossibleSolution:
+def _otherwise(place: _ActivePoint, active: Bool[np.ndarray, " m"]) -> PossibleSolution:
     """With other rows active: a step of Newton's method from the solution."""
     other = place._replace(system=replace(place.system, active=jnp.asarray(active)))
     dropped = _pulled(place, jnp.where(active, 0, place.system.y))
@@ -288,7 +288,7 @@ def _ambiguous(
 ) -> Bool[np.ndarray, " m"]:
     """Inequalities whose multiplier, or whose slack, is not `threshold` standard errors above 0."""
     places, d, m = np.flatnonzero(inequality), own.x.size, active.size
-    errors = own.errors(Slope.unit(d, m, 1 + d + int(i) + (0 if active[i] else m)) for i in places)
+    errors = own.errors(Derivative.unit(d, m, 1 + d + int(i) + (0 if active[i] else m)) for i in places)
     sizes = np.where(active, own.multipliers, -own.residuals)[places]
     ambiguous = np.zeros_like(inequality)
     ambiguous[places] = ~(sizes > threshold * errors)

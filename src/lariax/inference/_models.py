@@ -10,7 +10,7 @@ from jaxtyping import Bool
 
 from lariax.inference._errors import InferenceError
 from lariax.inference._faces import check_settled, has_rows, rows_of, smooth_at
-from lariax.inference._moments import Moments, Sample, means, moments
+from lariax.inference._moments import KeptSample, Moments, means, moments
 from lariax.inference._system import ActiveModel, Local, settled, solved
 from lariax.oracle import Oracle
 
@@ -55,7 +55,7 @@ class Stage(NamedTuple):
     small: bool = False
 
 
-def fitted(sample: Sample, z: Vector, y: Vector, threshold: float) -> SampleSolution:
+def fitted(sample: KeptSample, z: Vector, y: Vector, threshold: float) -> SampleSolution:
     """By Newton's method on the samples, from a point near the solution.
 
     Arguments:
@@ -132,7 +132,7 @@ def _length(vector: Vector) -> float:
     return float(np.linalg.norm(vector))
 
 
-def _check_smooth(sample: Sample, stage: Stage) -> None:
+def _check_smooth(sample: KeptSample, stage: Stage) -> None:
     """Refuse functions whose mean gradient changes otherwise than its derivative says, within reach of the noise."""
     dtype, z, local, errors = sample.oracle.dtype, stage.z, stage.local, stage.errors
     assert local is not None

@@ -17,7 +17,7 @@ from lariax.oracle import Batch, Oracle, Rows, Vector
 Multipliers = Float[Array, " m"]
 
 
-class Sample(eqx.Module):
+class KeptSample(eqx.Module):
     """Samples that can be looked at again and again: the same ones every time.
 
     Attributes:
@@ -125,7 +125,7 @@ class _Scatter(NamedTuple):
 
 
 @compiled(briefly=True)
-def means(sample: Sample, z: Vector, y: Multipliers) -> Means:
+def means(sample: KeptSample, z: Vector, y: Multipliers) -> Means:
     """The means alone."""
 
     def add(step: Int[Array, ""], total: Means) -> Means:
@@ -134,19 +134,19 @@ def means(sample: Sample, z: Vector, y: Multipliers) -> Means:
     return jax.lax.fori_loop(0, sample.steps, add, _nothing(sample))
 
 
-def _nothing(sample: Sample) -> Means:
+def _nothing(sample: KeptSample) -> Means:
     d, m, dtype = sample.oracle.dimension, sample.oracle.rows, sample.oracle.dtype
     return Means(jnp.zeros((), dtype), jnp.zeros(d, dtype), jnp.zeros(m, dtype))
 
 
-def _means_of_step(sample: Sample, z: Vector, y: Multipliers, batch: Batch, step: Int[Array, ""]) -> Means:
+def _means_of_step(sample: KeptSample, z: Vector, y: Multipliers, batch: Batch, step: Int[Array, ""]) -> Means:
     view = sample.view(z, batch, step)
     residuals = sample.oracle.sum(view.rows, view.look.residuals)
     return Means(jnp.sum(view.objective * view.look.objective), view.pull(sample.oracle.split(y)), residuals)
 
 
 @compiled(briefly=True)
-def moments(sample: Sample, z: Vector, y: Multipliers) -> Moments:
+def moments(sample: KeptSample, z: Vector, y: Multipliers) -> Moments:
     """All of it, by one Hessian-vector product for each entry of x and one gradient for each sample."""
     size = 1 + sample.oracle.dimension + sample.oracle.rows
 
@@ -176,7 +176,7 @@ def moments(sample: Sample, z: Vector, y: Multipliers) -> Moments:
     return Moments(found, bends.objective, bends.gradient, bends.residuals, noise, skew)
 
 
-def _rows(sample: Sample, z: Vector, y: Multipliers, batch: Batch) -> dict[int, Float[Array, "n p"]]:
+def _rows(sample: KeptSample, z: Vector, y: Multipliers, batch: Batch) -> dict[int, Float[Array, "n p"]]:
     """(f, gradient of the Lagrangian, r) sample by sample, as far as each source answers for them."""
     single = replace(sample.oracle, batch_size=1)
 
@@ -197,7 +197,7 @@ def _rows(sample: Sample, z: Vector, y: Multipliers, batch: Batch) -> dict[int, 
 # --- the covariance of means
 
 
-def _start(sample: Sample, source: int, load: Float[Array, " p"]) -> _Scatter | Float[Array, "clusters p"]:
+def _start(sample: KeptSample, source: int, load: Float[Array, " p"]) -> _Scatter | Float[Array, "clusters p"]:
     none = jnp.zeros((), load.dtype)
     if source == 0 and sample.clusters is not None:
         return jnp.zeros((sample.count, 1 + load.size), load.dtype)
@@ -208,7 +208,7 @@ def _start(sample: Sample, source: int, load: Float[Array, " p"]) -> _Scatter | 
     return jax.tree.map(lambda part: jnp.broadcast_to(part, (groups, *part.shape)), nothing)
 
 
-def _added(sample: Sample, source: int, scatter: PyTree, rows: Float[Array, "n p"], step: Int[Array, ""]) -> PyTree:
+def _added(sample: KeptSample, source: int, scatter: PyTree, rows: Float[Array, "n p"], step: Int[Array, ""]) -> PyTree:
     feed = sample.feeds[source]
     assert feed is not None
     weights = sample.weights(feed, step)
@@ -223,7 +223,7 @@ def _added(sample: Sample, source: int, scatter: PyTree, rows: Float[Array, "n p
     return scatter.at[labels].add(weights[:, None] * jnp.concatenate([jnp.ones_like(weights)[:, None], rows], axis=1))
 
 
-def _of_the_mean(sample: Sample, source: int, scatter: PyTree) -> Float[Array, "p p"]:
+def _of_the_mean(sample: KeptSample, source: int, scatter: PyTree) -> Float[Array, "p p"]:
     if isinstance(scatter, _Scatter):
         squares = jnp.atleast_1d(scatter.squares).reshape(-1, scatter.mean.shape[-1], scatter.mean.shape[-1])
         return jnp.sum(squares / sample.counts(source)[:, None, None], axis=0)
@@ -237,7 +237,7 @@ def _of_the_mean(sample: Sample, source: int, scatter: PyTree) -> Float[Array, "
 
 @compiled(briefly=True)
 def product(
-    sample: Sample, z: Vector, y: Multipliers, dz: Vector, dy: Multipliers, start: tuple[Vector, Multipliers]
+    sample: KeptSample, z: Vector, y: Multipliers, dz: Vector, dy: Multipliers, start: tuple[Vector, Multipliers]
 ) -> tuple[Vector, Multipliers]:
     """The derivative of (gradient of the Lagrangian, E r) along (dz, dy), added to `start`: one Hessian-vector product
     a sample."""
@@ -264,7 +264,7 @@ class Load(NamedTuple):
 
 
 @compiled(briefly=True)
-def covariance(sample: Sample, z: Vector, y: Multipliers, loads: Load) -> Float[Array, "q q"]:
+def covariance(sample: KeptSample, z: Vector, y: Multipliers, loads: Load) -> Float[Array, "q q"]:
     """Of several numbers, each a linear function of the means: forward differentiation along each, no gradient is kept.
 
     `loads` are stacked along a leading axis.
@@ -284,7 +284,7 @@ def covariance(sample: Sample, z: Vector, y: Multipliers, loads: Load) -> Float[
     return total
 
 
-def _loaded(sample: Sample, z: Vector, y: Multipliers, batch: Batch, loads: Load) -> Iterator[Float[Array, "n q"]]:
+def _loaded(sample: KeptSample, z: Vector, y: Multipliers, batch: Batch, loads: Load) -> Iterator[Float[Array, "n q"]]:
     """The loads on each sample, as far as each source answers for them."""
     oracle = sample.oracle
 
@@ -308,7 +308,7 @@ def _loaded(sample: Sample, z: Vector, y: Multipliers, batch: Batch, loads: Load
 
 
 @compiled(briefly=True)
-def weighted(sample: Sample, z: Vector, y: Multipliers, load: Load) -> tuple[Vector, Multipliers]:
+def weighted(sample: KeptSample, z: Vector, y: Multipliers, load: Load) -> tuple[Vector, Multipliers]:
     """The covariance of one load with all of (gradient of the Lagrangian, E r), as means over the samples."""
     one = jax.tree.map(lambda part: part[None], load)
 

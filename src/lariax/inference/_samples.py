@@ -11,7 +11,7 @@ from jaxtyping import ArrayLike, PyTree
 
 from lariax.certificate import DRAWS, LARGEST_STEP, AbstractFeed, AllRows, Fresh, most_together, next_rows
 from lariax.inference._groups import EachGroup, check_sums, some_of_each
-from lariax.inference._moments import Sample
+from lariax.inference._moments import KeptSample
 from lariax.oracle import bind, sample_structure
 from lariax.problem import AbstractSource, Dataset, Problem, Stratified, Stream, as_key
 
@@ -34,7 +34,7 @@ class Extras(NamedTuple):
     population_size: int | None = None
 
 
-def sample_of(problem: Problem, point: PyTree, wanted: Wanted, seed: Any, extras: Extras) -> Sample:
+def sample_of(problem: Problem, point: PyTree, wanted: Wanted, seed: Any, extras: Extras) -> KeptSample:
     """Rows of data, each once, and samples of distributions."""
     key = as_key(seed)
     problem = problem.without_heldout()
@@ -53,7 +53,7 @@ def sample_of(problem: Problem, point: PyTree, wanted: Wanted, seed: Any, extras
     check_sums(oracle, feeds, oracle.coordinates.ravel(point), key)
     labels, groups = _clusters(extras.clusters, sources[0])
     left = 1.0 if extras.population_size is None else _left(extras.population_size, sources[0])
-    return Sample(
+    return KeptSample(
         dataclasses.replace(oracle, batch_size=count),
         feeds,
         jax.random.fold_in(key, _DRAW),
@@ -65,7 +65,7 @@ def sample_of(problem: Problem, point: PyTree, wanted: Wanted, seed: Any, extras
     )
 
 
-def part_of(sample: Sample, most: int, number: int) -> Sample:
+def part_of(sample: KeptSample, most: int, number: int) -> KeptSample:
     """At most so many of the samples, for what needs no more of them; the next `number`: other ones. Sizes stay."""
     size = sample.oracle.batch_size
     if sample.by_groups or int(sample.steps) * size <= most:
@@ -99,7 +99,7 @@ def _alike(one: jax.Array, other: jax.Array) -> bool:
     return bool(np.any(first != first[:1]) and np.array_equal(first, second))
 
 
-def total(sample: Sample) -> int:
+def total(sample: KeptSample) -> int:
     """How many samples there are, over all sources."""
     return int(sum(float(sample.sizes[i]) for i, _ in sample.random))
 

@@ -25,7 +25,7 @@ from lariax.utils import check_among, check_count
 DIVERGED = "a diverged run cannot go on. Start a new run from result.x with a smaller step size."
 
 
-class Asked(NamedTuple):
+class RunChoices(NamedTuple):
     """What of a run its user may choose once; None: the default, or what an earlier run has."""
 
     method: Any
@@ -34,7 +34,7 @@ class Asked(NamedTuple):
     output: str | None
 
 
-def from_point(problem: Problem, x0: PyTree, asked: Asked, budget: Budget) -> RunState:
+def from_point(problem: Problem, x0: PyTree, asked: RunChoices, budget: Budget) -> RunState:
     """A run from a point; its arrays are traced if x0, the seed or the method are."""
     batch_size = 1 if asked.batch_size is None else asked.batch_size
     output = "last" if asked.output is None else asked.output
@@ -59,7 +59,7 @@ def from_point(problem: Problem, x0: PyTree, asked: Asked, budget: Budget) -> Ru
     return RunState(setup, loop, evaluations if traced else int(evaluations), Recorded(every=1))
 
 
-def from_earlier(problem: Problem, x: PyTree, before: RunState | None, asked: Asked) -> RunState:
+def from_earlier(problem: Problem, x: PyTree, before: RunState | None, asked: RunChoices) -> RunState:
     """A run from the end of another, whose answer is x. What it has in common with that one is compared with what is
     asked for."""
     if before is None:

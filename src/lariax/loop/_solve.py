@@ -11,7 +11,7 @@ from jaxtyping import PyTree
 
 from lariax.certificate import Tolerance, check_tolerance
 from lariax.checkpoint import Checkpoint, new_folder, remember
-from lariax.loop._begin import Asked, certifier_for, from_earlier, from_point, last_iteration, recording
+from lariax.loop._begin import RunChoices, certifier_for, from_earlier, from_point, last_iteration, recording
 from lariax.loop._budget import Budget, check_budgets, record_interval
 from lariax.loop._compiled import conclude, sweep
 from lariax.loop._drive import Drive, Snapshot
@@ -97,7 +97,7 @@ def solve(
         checkpoint = Checkpoint(checkpoint)
     request = _Request(
         Budget(iterations, draws, seconds),
-        Asked(method, batch_size, seed, output),
+        RunChoices(method, batch_size, seed, output),
         tolerance,
         confidence,
         record_every,
@@ -119,7 +119,7 @@ class _Request(NamedTuple):
     """What a user asks of a run, checked."""
 
     budget: Budget
-    asked: Asked
+    asked: RunChoices
     tolerance: Tolerance | None
     confidence: float
     record_every: int | None

@@ -19,7 +19,7 @@ STEPS = 50  # the most; some 20 are usual
 CENTRE = 0.1  # the products that a step aims at, in units of their mean before it
 
 
-class Point(NamedTuple):
+class PrimalDual(NamedTuple):
     step: Float[Array, " d"]
     weights: Float[Array, " m"]  # y
     slack: Float[Array, " m"]
@@ -51,7 +51,7 @@ class Path(NamedTuple):
     def _bounded(self) -> tuple[Bool[Array, " d"], Bool[Array, " d"]]:
         return self._moves & jnp.isfinite(self.low), self._moves & jnp.isfinite(self.high)
 
-    def start(self) -> tuple[Point, Float[Array, ""]]:
+    def start(self) -> tuple[PrimalDual, Float[Array, ""]]:
         """A point with everything positive, and the length that everything is compared with."""
         lower, upper = self._bounded
         clipped = jnp.clip(self.target, self.low, self.high)
@@ -64,14 +64,14 @@ class Path(NamedTuple):
         slack = jnp.maximum(-(self.matrix @ step + self.residuals), scale)
         weights = (jnp.where(some, scale, 0) for some in (self.inequality, lower, upper))
         y, below, above = weights
-        return Point(step, y, jnp.where(self.inequality, slack, 0), below, above), scale
+        return PrimalDual(step, y, jnp.where(self.inequality, slack, 0), below, above), scale
 
-    def product(self, p: Point) -> Float[Array, ""]:
+    def product(self, p: PrimalDual) -> Float[Array, ""]:
         """The sum of distances times weights."""
         low, high = self.margins(p.step)
         return jnp.vdot(p.slack, p.weights) + jnp.vdot(low, p.below) + jnp.vdot(high, p.above)
 
-    def ahead(self, p: Point) -> Point:
+    def ahead(self, p: PrimalDual) -> PrimalDual:
         """Newton's step, as far as everything stays positive."""
         (lower, upper), (low, high) = self._bounded, self.margins(p.step)
         count = jnp.maximum(jnp.sum(self.inequality) + jnp.sum(lower) + jnp.sum(upper), 1)
@@ -84,7 +84,7 @@ class Path(NamedTuple):
         gap = self.matrix @ (p.step - inverse * off) + self.residuals - self.ridge * p.weights + push
         turn = gram_solve(self.matrix * jnp.sqrt(inverse), self.ridge + soft, gap)
         move = -inverse * (off + turn @ self.matrix)
-        new = Point(
+        new = PrimalDual(
             p.step + move,
             p.weights + turn,
             push - soft * turn,
@@ -112,11 +112,11 @@ def inner_weights(path: Path, needed: Bool[Array, ""]) -> Float[Array, " m"]:
     start, scale = path.start()
     least = (jnp.finfo(scale.dtype).eps ** 0.6 * scale) ** 2
 
-    def goes_on(carry: tuple[Point, Array, Array]) -> Array:
+    def goes_on(carry: tuple[PrimalDual, Array, Array]) -> Array:
         p, count, broken = carry
         return needed & (path.product(p) > least) & (count < STEPS) & ~broken
 
-    def advance(carry: tuple[Point, Array, Array]) -> tuple[Point, Array, Array]:
+    def advance(carry: tuple[PrimalDual, Array, Array]) -> tuple[PrimalDual, Array, Array]:
         p, count, _ = carry
         new = path.ahead(p)
         sound = jnp.isfinite(jnp.sum(new.step) + path.product(new))

@@ -49,13 +49,13 @@ def _figure(**options: Any) -> Any:
     """A figure that a notebook shows by itself, without pyplot's list of open figures."""
     from matplotlib.figure import Figure
 
-    class Shown(Figure):
+    class NotebookFigure(Figure):
         def _repr_png_(self) -> bytes:
             buffer = io.BytesIO()
             self.savefig(buffer, format="png")
             return buffer.getvalue()
 
-    return Shown(**options)
+    return NotebookFigure(**options)
 
 
 def _draw(axes: Any, panel: Panel, runs: Sequence[SavedRun], against: str) -> None:

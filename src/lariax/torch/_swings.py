@@ -34,7 +34,7 @@ first."""
 ADVICE = "Train with Adam and lt.Multipliers, which is made for that, or take a surrogate that is nearer to the values."
 
 
-class Seen(NamedTuple):
+class WatchedRows(NamedTuple):
     """Row by row."""
 
     multipliers: np.ndarray
@@ -48,7 +48,7 @@ class SwingWatch:
 
     def __init__(self) -> None:
         self.apart, self.last = 1, 0
-        self.seen: list[Seen] = []
+        self.seen: list[WatchedRows] = []
         self.has_warned = False
 
     def look(self, call: int, s: RuleState, layout: Layout) -> None:
@@ -59,7 +59,7 @@ class SwingWatch:
             self.apart, self.seen = 2 * self.apart, self.seen[1::2]
         steep = np.sqrt(diagonal(np, s.shape.gram) / (s.max_gradient + np.finfo(float).tiny))
         left = violation(np, layout.inequality, s.multipliers, s.constraints)
-        self.seen.append(Seen(s.multipliers, s.multipliers * steep, left, s.constraint_filter.error))
+        self.seen.append(WatchedRows(s.multipliers, s.multipliers * steep, left, s.constraint_filter.error))
         if len(self.seen) < 3 * LOOKS // 2:
             return
         for block in layout.blocks:
