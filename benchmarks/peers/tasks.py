@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import lariax as lx
-from benchmarks.suite.problems import Case
+from benchmarks.suite.case import Case
 from lariax.gallery._models import area_under_roc, forward, logistic
 
 Batch = tuple[Tensor, ...]

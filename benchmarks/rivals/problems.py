@@ -9,7 +9,8 @@ import numpy as np
 from jax import Array
 
 import lariax as lx
-from benchmarks.suite.problems import Case, inequalities, neyman_pearson_on, normal, read_svm
+from benchmarks.suite.case import Case
+from benchmarks.suite.problems import inequalities, neyman_pearson_on, normal, read_svm
 from lariax.gallery.fairness import people
 
 WELLS = 50

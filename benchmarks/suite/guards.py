@@ -20,8 +20,9 @@ import numpy as np  # noqa: E402 (the precision is chosen first)
 from rich.console import Console  # noqa: E402
 
 from benchmarks._results import origin, table, write  # noqa: E402
+from benchmarks.suite.hard import HARD  # noqa: E402
 from benchmarks.suite.limits import Solved, solve  # noqa: E402
-from benchmarks.suite.problems import HARD, SUITE, by_name  # noqa: E402
+from benchmarks.suite.problems import SUITE, by_name  # noqa: E402
 from benchmarks.suite.run import Score, joined, scored, solved_by_lariax  # noqa: E402
 
 DRAWS = (2_000, 20_000)

@@ -16,7 +16,7 @@ import numpy as np
 import scipy.optimize
 from jax import Array
 
-from benchmarks.suite.problems import Case
+from benchmarks.suite.case import Case
 from lariax.oracle import bind, sample_structure
 
 SAMPLES = 4000

@@ -19,8 +19,10 @@ from rich.table import Table
 import lariax as lx
 from benchmarks._results import origin, progress, table, write
 from benchmarks.suite import baselines, figures
+from benchmarks.suite.case import Case
+from benchmarks.suite.hard import HARD
 from benchmarks.suite.limits import Solved, solve
-from benchmarks.suite.problems import HARD, SUITE, Case, by_name
+from benchmarks.suite.problems import SUITE, by_name
 from benchmarks.suite.units import Units, in_units
 
 GOALS = {2_000: None, 10_000: (1.4, 3.0), 100_000: (1.2, 1.6)}

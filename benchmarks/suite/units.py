@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array
 
 import lariax as lx
-from benchmarks.suite.problems import Case
+from benchmarks.suite.case import Case
 
 
 class Units(NamedTuple):
