@@ -1,6 +1,7 @@
 """A problem meets a starting point: everything that can be wrong is found here, before anything is compiled."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ from lariax.oracle._layout import Layout
 from lariax.oracle._oracle import Oracle
 from lariax.oracle._packed import Packed
 from lariax.oracle._sampling import Placement
+from lariax.oracle._together import most_together
 from lariax.oracle._traced import Traced, traced
 from lariax.problem import (
     AbstractConstraint,
@@ -110,7 +112,7 @@ def bind(
     coordinates = Coordinates.of(x)
     bounds = {name: constraint.bound for name, constraint in problem.constraints.items()}
     xp = jnp if any(isinstance(bound, jax.core.Tracer) for bound in bounds.values()) else np  # which is faster
-    return Oracle(
+    oracle = Oracle(
         packed=Packed.of(problem),
         coordinates=coordinates,
         layout=layout,
@@ -123,6 +125,7 @@ def bind(
         may_jump=found.may_jump or any(other.may_jump for other in others),
         sample_work=found.work + sum(other.work for other in others),
     )
+    return replace(oracle, together=most_together(oracle, x, samples))
 
 
 def _layout(
