@@ -14,6 +14,7 @@ from lariax.tuned.constants import (
     PIVOT,
     PROBES,
     PSEUDOINVERSE,
+    REAL_ROUNDING,
     REDUNDANT,
     SLOPE_SHARE,
     SMALL,
@@ -21,6 +22,7 @@ from lariax.tuned.constants import (
     WHITEN_ENTRIES,
     WHITEN_ROWS,
 )
+from lariax.tuned.filter import Filter
 
 
 class PenaltyShape(NamedTuple):
@@ -76,6 +78,16 @@ class ShapeInputs(NamedTuple):
         """Before there are multipliers."""
         none = 0 * value_noise
         return cls(inequality, none, none, curvature, max_gradient, noise, noise, value_noise, size)
+
+
+def slack_of(xp: Any, values: Any, filter: Filter, reach: Any, eps: float, tiny: float) -> Any:
+    """By how many standard errors the values of inequalities are below their bounds.
+
+    A value without noise is off its bound by something all the way to a solution. It counts as at its bound as long as
+    its multiplier presses harder than that takes off: y + L u / ||J||^2 > 0, or -u < `reach`.
+    """
+    exact = xp.sqrt(filter.noise) <= REAL_ROUNDING * eps * reach
+    return xp.where(exact & (-values < reach), 0, -values / (xp.sqrt(filter.error) + tiny))
 
 
 class JacobianSamples(Protocol):
