@@ -5,6 +5,7 @@ import tempfile
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import lariax as lx
@@ -18,8 +19,9 @@ METHODS = {
     "LinearizedALM": lx.LinearizedALM(lipschitz=2.0),
     "TrackedLagrangian": lx.TrackedLagrangian(),
     "TangentNormal": lx.TangentNormal(),
+    "Optax": lx.Optax(optax.adam(0.02), steps=300),
 }
-FOR_ALL = [name for name in METHODS if name != "TangentNormal"]
+FOR_ALL = [name for name in METHODS if name not in ("TangentNormal", "Optax")]
 SEPARABLE = ["Everything", "Box"]
 SIMPLE = {
     "Everything": {},
@@ -74,6 +76,8 @@ COMBINATIONS = [
     *pairwise(FOR_ALL, SIMPLE, SOURCES, PRECISIONS),
     ("TangentNormal", "Everything", "Distribution", "float64"),
     ("TangentNormal", "Box", "epochs", "float32"),
+    ("Optax", "Everything", "Stream", "float64"),
+    ("Optax", "Box", "Distribution", "float32"),
 ]
 
 
@@ -103,8 +107,8 @@ def conforms(make, x0, method, batch_size=2):
 
     # what it cost is told, and told in the history
     assert result.iterations == 300
-    start = result.continuation.setup.blocks.start
-    assert result.draws == (300 + start) * result.continuation.oracle.draws_per_iteration
+    run = result.continuation
+    assert result.draws == (300 + run.setup.blocks.start) * run.oracle.draws_per_iteration + run.checks.draws
     assert result.evaluations > 300
     assert list(result.history["iteration"]) == [100, 200, 300]
     for column in jax.tree.leaves(result.history.columns):
@@ -115,7 +119,8 @@ def conforms(make, x0, method, batch_size=2):
     with tempfile.TemporaryDirectory() as folder:
         part = lx.solve(again, x0, **(options | {"iterations": 130}), checkpoint=folder)
         rest = lx.solve(again, part, iterations=170)
-        resumed = lx.resume(folder, make(), iterations=170)
+        functions = {"method": method} if isinstance(method, lx.Optax) else {}  # which no file holds
+        resumed = lx.resume(folder, make(), iterations=170, **functions)
     for other in (rest, resumed):
         jax.tree.map(np.testing.assert_array_equal, (other.x, other.multipliers), (result.x, result.multipliers))
         assert other.evaluations == result.evaluations
@@ -130,6 +135,7 @@ def conforms(make, x0, method, batch_size=2):
     "TrackedLagrangian-L1-Distribution-float64",
     "TrackedLagrangian-Nuclear-Dataset-float32",
     "TangentNormal-Box-epochs-float32",
+    "Optax-Box-Distribution-float32",
     "TrackedLagrangian-L2Ball-Stream-float64",
     "DualPenalty-L2Ball-Distribution-float32",
 )

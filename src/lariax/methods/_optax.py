@@ -105,7 +105,8 @@ class Optax(AbstractMethod):
 
     def _step(self, oracle: Oracle, state: OptaxState, batch: Batch, rule: Rule) -> OptaxState:
         seen = oracle.look(state.x, batch)
-        means = [jnp.mean(rows, axis=0) for rows in seen.residuals]
+        residuals = oracle.join(seen.residuals)
+        means = [residuals[block.rows] for block in oracle.blocks]
         weights = [weighed(*parts) for parts in zip(state.rule, _kinds(oracle), means, strict=True)]
         gradient = seen.gradient(oracle.split(_joined(weights, oracle)))
         slope, x = (oracle.coordinates.unravel(vector, cast=False) for vector in (gradient, state.x))

@@ -92,7 +92,7 @@ def squares(oracle: Oracle, *vectors: Vector) -> list[Float[Array, ""]]:
     return list(jax.lax.reduce(tuple(vector**2 for vector in vectors), nothing, add, (0,)))
 
 
-class Moments(NamedTuple):
+class GradientMoments(NamedTuple):
     """Of a vector over samples."""
 
     mean: Vector
@@ -100,14 +100,14 @@ class Moments(NamedTuple):
     samples: int
 
 
-def gradient_moments(oracle: Oracle, point: Vector, batches: Batch) -> Moments:
+def gradient_moments(oracle: Oracle, point: Vector, batches: Batch) -> GradientMoments:
     """Of the objective's gradients, sample by sample; where x is large they are summed up as they come."""
     one, samples = oracle.singles(batches)
     count = next((leaf.shape[0] for leaf in jax.tree.leaves(samples)), 2)
     if count * point.size <= MOST_HELD or not jax.tree.leaves(samples):
         each = objective_gradients(oracle, point, batches)
         error = variance_of_mean(jnp, each) if count > 1 else jnp.zeros_like(point)  # a single sample is exact
-        return Moments(jnp.mean(each, axis=0), error, count)
+        return GradientMoments(jnp.mean(each, axis=0), error, count)
 
     def add(sums: tuple[Array, Vector, Vector], sample: Batch) -> tuple[tuple[Array, Vector, Vector], None]:
         """Welford's way, which cancels nothing."""
@@ -118,7 +118,7 @@ def gradient_moments(oracle: Oracle, point: Vector, batches: Batch) -> Moments:
 
     nothing = jnp.zeros((), point.dtype), jnp.zeros_like(point), jnp.zeros_like(point)
     (_, mean, squares), _ = jax.lax.scan(add, nothing, samples)
-    return Moments(mean, squares / (count * max(count - 1, 1)), count)
+    return GradientMoments(mean, squares / (count * max(count - 1, 1)), count)
 
 
 def mean_over(function: Callable[[Batch], Vector], batches: Batch) -> Vector:

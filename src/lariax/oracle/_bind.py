@@ -163,18 +163,25 @@ def _traced(what: str, fun: Callable[..., Any], x: PyTree, sample: PyTree, rando
         return traced(fun, *((x, sample) if random else (x,)))
     except Exception as error:
         call = f"(x, sample) with sample {describe_shape(sample)}" if random else "(x), as samples=None"
-        if (
-            random
-            and isinstance(error, TypeError | IndexError)
-            and "string" in str(error)
-            and not isinstance(sample, dict)
-        ):
-            error.add_note(
-                "A sample has no names here. Give the source a dictionary of columns, lx.Dataset({'income': ..., "
-                "'age': ...}), or a data frame: then a sample is a dictionary, sample['income']."
-            )
+        for note in _hints(error, sample, random):
+            error.add_note(note)
         error.add_note(f"Lariax called {what} as {call} and x {describe_shape(x)}.")
         raise
+
+
+def _hints(error: Exception, sample: PyTree, random: bool) -> list[str]:
+    """What to write instead, for the usual reasons."""
+    words = "string" in str(error) and isinstance(error, TypeError | IndexError)
+    if random and words and not isinstance(sample, dict):
+        return [
+            "A sample has no names here. Give the source a dictionary of columns, lx.Dataset({'income': ..., 'age': "
+            "...}), or a data frame: then a sample is a dictionary, sample['income']."
+        ]
+    if isinstance(error, jax.errors.TracerBoolConversionError):
+        return ["Python's if, and, or, max cannot look at x or a sample. Write jnp.where(condition, a, b) for if."]
+    if isinstance(error, jax.errors.TracerArrayConversionError):
+        return ["NumPy cannot look at x or a sample. Write jax.numpy's functions, jnp.exp for np.exp."]
+    return []
 
 
 def _is_scalar(value: Any) -> bool:
