@@ -31,8 +31,14 @@ def test_answers_and_verdicts_are_right():
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("seed", "number"),
-    [(1, 252), (20, 302), (31, 111), (32, 142)],
-    ids=["a circle on a simplex", "rows across a face", "a radius of rounding", "a corner"],
+    [(1, 252), (20, 302), (31, 111), (32, 142), (77, 71)],
+    ids=[
+        "a circle on a simplex",
+        "rows across a face",
+        "a radius of rounding",
+        "a corner",
+        "a long valley",
+    ],
 )
 def test_once_wrong_now_right(seed, number):
     end = ended(seed, number)

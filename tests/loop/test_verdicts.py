@@ -10,7 +10,8 @@ from lariax.loop._verdict import KINKED, _jumps, judged
 from lariax.oracle import Batch, bind
 from lariax.problem import LinearSystem
 from lariax.tuned.constants import FACE_SHARE, SLOPE_SHARE
-from lariax.tuned.shape import ShapeInputs, has_lost_coupling, whitened
+from lariax.tuned.filter import Filter
+from lariax.tuned.shape import ShapeInputs, has_lost_coupling, slack_of, whitened
 
 NORMAL = lx.Distribution(lambda key: jax.random.normal(key, (3,)))
 
@@ -233,6 +234,29 @@ def test_rows_count_for_what_is_left_of_them_along_a_face():
     shape = whitened(np, jacobian, nothing, nothing, inputs, on_face=jacobian * [1, 0])
     np.testing.assert_allclose(shape.gram, np.diag([1 + 2 * FACE_SHARE, 4 * FACE_SHARE]))
     np.testing.assert_allclose(shape.penalty, np.linalg.inv(shape.gram), rtol=1e-6)
+
+
+def test_a_face_makes_no_noise():
+    """A penalty's noise comes from whole rows, whatever is left of them along a face. Where that alone was compared
+    with the whole gradient, a noisy row was pressed the harder the more it points across the face."""
+    jacobian, one = np.array([[10.0, 1.0]]), np.float64(1)
+    inputs = ShapeInputs(np.zeros(1, bool), np.zeros(1), np.zeros(1), one, one, one, one, np.ones(1), 2)
+    shapes = (
+        whitened(np, jacobian, *2 * [np.full(1, 100.0)], inputs, on_face=face) for face in (None, jacobian * [0, 1])
+    )
+    ridges = [1 / shape.penalty[0, 0] - shape.gram[0, 0] for shape in shapes]
+    assert ridges[0] == pytest.approx(ridges[1])
+
+
+def test_an_exact_row_binds_while_its_multiplier_presses():
+    """It is never quite at its bound; a noisy one is, within its errors."""
+    values, reach, found = np.array([-1e-4, -1e-4, -1e-4, 1e-4]), np.array([1.0, 1e-5, 1.0, 1.0]), []
+    for noise in (1e-20, 1e-10):
+        filter = Filter.first(np.array([0.0, 0.0, noise, 0.0]))
+        found.append(slack_of(np, values, filter, reach, 2.0**-52, 1e-300))
+    assert found[0][0] == found[0][3] == 0  # pressed
+    assert found[0][1] > 1e6  # below by more than the multiplier is worth
+    np.testing.assert_allclose([slack[2] for slack in found], [1e6, 10])  # in standard errors
 
 
 def test_a_system_whose_rows_differ_in_scale_has_a_solution():

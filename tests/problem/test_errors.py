@@ -88,6 +88,7 @@ WRONG = {
         "cannot have samples= of its own",
     ),
     "set is not a set": (lambda: problem(within=(0, 1)), TypeError, "lariax.sets"),
+    "a dict of sets": (lambda: problem(within={"x": lx.sets.Box(0, 1)}), TypeError, "found dict.*sets.Product"),
     "set and regulariser": (
         lambda: problem(within=lx.sets.Simplex(), regularizer=lx.prox.L1(0.1)),
         ValueError,

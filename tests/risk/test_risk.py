@@ -135,6 +135,13 @@ def test_least_cvar_equals_the_linear_program_on_the_same_scenarios():
     assert cvar(jnp.full(4, 0.25)) > 1.1 * program.fun
 
 
+def test_shuffled_passes_over_fewer_rows_than_a_start_takes():
+    rows = jnp.arange(5.0)
+    problem = lx.Problem(lx.risk.CVaR(lambda x, z: (x - z) ** 2, 0.6), samples=lx.Dataset(rows, epochs=True))
+    result = lx.solve(problem, jnp.zeros(()), iterations=2000, batch_size=2)
+    np.testing.assert_allclose(result.x, 2.0, atol=0.05)  # the mean of the farthest two squares is least in the middle
+
+
 # --- complaints
 
 

@@ -50,7 +50,7 @@ class SavedSetup:
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class RunPlan:
     """What one call of `solve` or `resume` asks for."""
 
     first: int  # the iteration from which the budget counts
@@ -88,7 +88,7 @@ class Saved:
     """A checkpoint."""
 
     setup: SavedSetup
-    plan: Plan
+    plan: RunPlan
     run: RunState  # without its setup and its loop
     leaves: dict[str, Any]  # of the loop, by their path; its key as plain numbers
     generator: str  # of random numbers
@@ -104,7 +104,7 @@ _RECORDS = {
     "checks": Checks,
     "exponents": Exponents,
     "interval": Interval,
-    "plan": Plan,
+    "plan": RunPlan,
     "recorded": Recorded,
     "relative": Relative,
     "relative tolerance": RelativeTolerance,
@@ -156,12 +156,12 @@ def _if_savable(value: Any) -> Any:
     return value
 
 
-def keeper_in(folder: Folder, setup: SavedSetup, plan: Plan) -> Keeper:
+def keeper_in(folder: Folder, setup: SavedSetup, plan: RunPlan) -> Keeper:
     """Who saves the run."""
     return Keeper(folder, plan.every, plan.keep, functools.partial(_pieces, setup, plan))
 
 
-def _pieces(setup: SavedSetup, plan: Plan, run: RunState, elapsed: float, place: dict[str, Any]) -> Iterator[Any]:
+def _pieces(setup: SavedSetup, plan: RunPlan, run: RunState, elapsed: float, place: dict[str, Any]) -> Iterator[Any]:
     """The file."""
     plain = run.loop._replace(key=jax.random.key_data(run.loop.key))
     leaves = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(plain)}

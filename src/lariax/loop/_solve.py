@@ -20,7 +20,7 @@ from lariax.loop._interrupts import Interrupts
 from lariax.loop._processes import Company
 from lariax.loop._progress import ProgressBar
 from lariax.loop._result import Result, outcome
-from lariax.loop._saved import Plan, described, keeper_in
+from lariax.loop._saved import RunPlan, described, keeper_in
 from lariax.loop._state import RunState
 from lariax.methods import AbstractMethod
 from lariax.problem import Problem, automatic_axes
@@ -151,7 +151,7 @@ class _Request(NamedTuple):
             keeper, saves = None, self.checkpoint is not None
             if self.checkpoint is not None:
                 setup, seconds = described(run.setup), self.budget.seconds
-                plan = Plan.of(self.checkpoint, run.iteration, last, seconds, self.tolerance, self.confidence)
+                plan = RunPlan.of(self.checkpoint, run.iteration, last, seconds, self.tolerance, self.confidence)
                 if folder is not None:
                     keeper = keeper_in(folder, setup, plan)
                     remember(folder, problem)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from lariax.compilation import on_cpu
 from lariax.oracle import Batch, Oracle, Vector, for_each, occasionally, sum_over, uncounted
 from lariax.problem import probes, units
 from lariax.tuned.averaging import is_jump
@@ -91,7 +92,7 @@ def squares(oracle: Oracle, *vectors: Vector) -> list[Float[Array, ""]]:
     return list(jax.lax.reduce(tuple(vector**2 for vector in vectors), nothing, add, (0,)))
 
 
-class Moments(NamedTuple):
+class GradientMoments(NamedTuple):
     """Of a vector over samples."""
 
     mean: Vector
@@ -99,14 +100,14 @@ class Moments(NamedTuple):
     samples: int
 
 
-def gradient_moments(oracle: Oracle, point: Vector, batches: Batch) -> Moments:
+def gradient_moments(oracle: Oracle, point: Vector, batches: Batch) -> GradientMoments:
     """Of the objective's gradients, sample by sample; where x is large they are summed up as they come."""
     one, samples = oracle.singles(batches)
     count = next((leaf.shape[0] for leaf in jax.tree.leaves(samples)), 2)
     if count * point.size <= MOST_HELD or not jax.tree.leaves(samples):
         each = objective_gradients(oracle, point, batches)
         error = variance_of_mean(jnp, each) if count > 1 else jnp.zeros_like(point)  # a single sample is exact
-        return Moments(jnp.mean(each, axis=0), error, count)
+        return GradientMoments(jnp.mean(each, axis=0), error, count)
 
     def add(sums: tuple[Array, Vector, Vector], sample: Batch) -> tuple[tuple[Array, Vector, Vector], None]:
         """Welford's way, which cancels nothing."""
@@ -117,7 +118,7 @@ def gradient_moments(oracle: Oracle, point: Vector, batches: Batch) -> Moments:
 
     nothing = jnp.zeros((), point.dtype), jnp.zeros_like(point), jnp.zeros_like(point)
     (_, mean, squares), _ = jax.lax.scan(add, nothing, samples)
-    return Moments(mean, squares / (count * max(count - 1, 1)), count)
+    return GradientMoments(mean, squares / (count * max(count - 1, 1)), count)
 
 
 def mean_over(function: Callable[[Batch], Vector], batches: Batch) -> Vector:
@@ -160,7 +161,7 @@ def hessian_at(
             return gradient, gradient**2, jax.vmap(product)(directions)
 
         means = jax.tree.map(lambda total: total / max(count, 1), sum_over(on, batches))
-        return jnp.linalg.qr(means[2].T)[0].T, means
+        return _orthonormal(means[2]), means
 
     with occasionally(2 * max(count, 1) * (1 + len(directions))):
         _, (mean, squares, products) = jax.lax.scan(look, directions, length=2)
@@ -171,6 +172,16 @@ def hessian_at(
         noise=_by_unit(jnp.maximum(squares[0] - mean[0] ** 2, 0), labels),
         largest=largest,
     )
+
+
+def _orthonormal(rows: Float[Array, "n d"]) -> Float[Array, "n d"]:
+    """Rows that span the same. On an accelerator, from their products with each other, as in `spectral_norm`."""
+    if on_cpu():
+        return jnp.linalg.qr(rows.T)[0].T
+    scaled = rows / (jnp.max(jnp.abs(rows)) + jnp.finfo(rows.dtype).tiny)
+    sizes, turns = jnp.linalg.eigh(scaled @ scaled.T)
+    least = jnp.maximum(jnp.finfo(rows.dtype).eps * sizes[-1], jnp.finfo(rows.dtype).tiny)
+    return (turns * jax.lax.rsqrt(jnp.maximum(sizes, least))).T @ scaled
 
 
 def spectral_norm(rows: Float[Array, "n d"]) -> Float[Array, ""]:

@@ -20,8 +20,7 @@ from lariax.sets import Everything
 from lariax.tuned.constants import START_SAMPLES
 from lariax.tuned.curvature import first_curvature, probe_direction, probe_length
 from lariax.tuned.filter import Filter, clipped_innovation, gain, running_mean, updated
-from lariax.tuned.rates import rate_at
-from lariax.tuned.rule import allowed_drift, next_theta
+from lariax.tuned.rates import allowed_drift, next_theta, rate_at
 from lariax.tuned.shape import is_whitened
 
 MODEL_ENTRIES = 256

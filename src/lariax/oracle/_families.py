@@ -21,7 +21,7 @@ MOST_NUMBERS = 2**24  # of their own in a family: data that functions close over
 
 
 @dataclass(frozen=True)
-class Program:
+class SharedProgram:
     """A function of leaves of (x, sample) as JAX traced it. Equal to others that differ in numbers alone."""
 
     key: Hashable
@@ -49,14 +49,14 @@ class Family(eqx.Module):
     """Functions with one program, and the numbers in it: where they differ, stacked; arrays that all of them share; and
     small ones that all of them share, which are part of the compiled code."""
 
-    program: Program = eqx.field(static=True)
+    program: SharedProgram = eqx.field(static=True)
     count: int = eqx.field(static=True)
     stacked: dict[int, Array]
     shared: dict[int, Array]
     fixed: tuple[tuple[int, str, tuple[int, ...], bytes], ...] = eqx.field(static=True)  # number, dtype, shape, values
 
     @classmethod
-    def of(cls, program: Program, members: Sequence[Sequence[Any]]) -> "Family":
+    def of(cls, program: SharedProgram, members: Sequence[Sequence[Any]]) -> "Family":
         """From the numbers of each function."""
         stacked, shared, fixed = {}, {}, []
         for i, (first, *others) in enumerate(zip(*members, strict=True)):
@@ -92,7 +92,7 @@ class Functions(eqx.Module):
     def of(cls, functions: Sequence[ClosedJaxpr | None], sizes: Sequence[int]) -> "Functions":
         """Families among functions of (x, sample), as JAX traced them; None: a value that comes from elsewhere."""
         members: dict[Hashable, list[int]] = {}
-        traced: dict[int, tuple[Program, list[Any]]] = {}
+        traced: dict[int, tuple[SharedProgram, list[Any]]] = {}
         if sum(function is not None for function in functions) >= FEWEST:
             for i, function in enumerate(functions):
                 if function is not None:
@@ -119,7 +119,7 @@ class Functions(eqx.Module):
         return vector if self.order is None else vector[np.asarray(self.order)]
 
 
-def _program_of(traced: ClosedJaxpr) -> tuple[Program, list[Any]]:
+def _program_of(traced: ClosedJaxpr) -> tuple[SharedProgram, list[Any]]:
     """The program of a function, and the numbers in it."""
     places = {var: i for i, var in enumerate((*traced.jaxpr.constvars, *traced.jaxpr.invars))}
     key: list[Hashable] = [tuple(_kind(var.aval) for var in (*traced.jaxpr.constvars, *traced.jaxpr.invars))]
@@ -133,7 +133,7 @@ def _program_of(traced: ClosedJaxpr) -> tuple[Program, list[Any]]:
     calls = any("call_jaxpr" in equation.params for equation in traced.jaxpr.eqns)  # whose parameters are not enough
     if calls or traced.effects or not _is_hashable(tuple(key)):
         key = [object()]  # like no other
-    return Program(tuple(key), traced), _numbers_of(traced)
+    return SharedProgram(tuple(key), traced), _numbers_of(traced)
 
 
 def _numbers_of(traced: ClosedJaxpr) -> list[Any]:

@@ -127,9 +127,10 @@ class Problem(eqx.Module):
             ("regularizer=", self.regularizer, AbstractProximable),
         ):
             if not isinstance(value, kind):
+                parts = " A set for each part of x is lx.sets.Product({...})." if kind is AbstractSet else ""
                 raise TypeError(
                     f"{option} takes an object of lariax.{'sets' if kind is AbstractSet else 'prox'}, found "
-                    f"{type(value).__name__}."
+                    f"{type(value).__name__}.{parts}"
                 )
         _ = self.simple  # complains if the two have no proximal map together
 

@@ -118,6 +118,8 @@ class Draws(eqx.Module):
     def values(self, fun: Callable[..., Array], x: PyTree, key: Key[Array, ""], draws: int) -> tuple[Array, Array]:
         """Independent ones."""
         source = run_source(self.source, False)
+        if isinstance(source, Dataset) and source.epochs:  # rows of one pass are not independent, and may be too few
+            source = Dataset(source.arrays)
         tickets = source.draw(key, jnp.arange(1), draws)
         return self.of_rows(fun, x, source.fetch(jax.tree.map(lambda ticket: ticket[0], tickets)))
 

@@ -20,22 +20,17 @@ from lariax.tuned import averaging as iterates
 from lariax.tuned.averaging import Averaging
 from lariax.tuned.constants import (
     BACK_OFF,
-    EARLY,
-    EARLY_NOISE,
     FIRST_THETA,
     GRADIENT_MEMORY,
-    KAPPA,
     LAG,
     LEAST_PENALTY,
     LEAST_THETA,
-    MOST_SIGNAL,
     MULTIPLIER_LIMIT,
     ONE_BACKWARD_POWER,
     OUTLIER,
     PENALTY_LIMIT,
     REFUSED_THETA,
     SIGNAL_ERRORS,
-    THETA_RATE,
     WINDOW,
 )
 from lariax.tuned.curvature import (
@@ -51,7 +46,7 @@ from lariax.tuned.curvature import (
     within_eigenvalue,
 )
 from lariax.tuned.filter import Filter, clipped_innovation, gain_at, running_mean, updated, variance_of_mean
-from lariax.tuned.rates import curvature_rate_at, noise_rate_at, rate_at
+from lariax.tuned.rates import allowed_drift, curvature_rate_at, next_theta, noise_rate_at, rate_at
 from lariax.tuned.shape import (
     PenaltyShape,
     ShapeInputs,
@@ -60,6 +55,7 @@ from lariax.tuned.shape import (
     jacobian_norm,
     multiply,
     multiply_rows,
+    slack_of,
 )
 from lariax.tuned.units import HessianEstimate, adam_change, average_diagonal, growth, most_growth, unit_change
 
@@ -379,10 +375,11 @@ class Rule:
 
     def shape_inputs(self, s: RuleState, batch_size: int) -> ShapeInputs:
         """For a new shape."""
+        lengths = diagonal(self.xp, s.shape.gram) / (s.curvature.largest + self.tiny)
         return ShapeInputs(
             self.inequality,
             s.multipliers,
-            -s.constraints / (self.xp.sqrt(s.constraint_filter.error) + self.tiny),
+            slack_of(self.xp, s.constraints, s.constraint_filter, s.multipliers * lengths, self.eps, self.tiny),
             s.curvature.largest,
             s.max_gradient,
             s.gradient_filter.error,
@@ -437,14 +434,3 @@ def row_state(s: RuleState, gains: Any, rho: Any) -> RowState:
 def violation(xp: Any, inequality: Any, multipliers: Any, constraints: Any) -> Any:
     """Constraint values, less what an inequality without a multiplier has to spare."""
     return xp.where(inequality & (multipliers <= 0), xp.maximum(constraints, 0), constraints)
-
-
-def allowed_drift(xp: Any, k: Any, signal: Any) -> Any:
-    """How much of the noise that averaging leaves a step may add, given how far what it follows stands out."""
-    return KAPPA * (1 + EARLY_NOISE / (1 + k / EARLY)) * xp.minimum(xp.maximum(signal, 1), MOST_SIGNAL)
-
-
-def next_theta(xp: Any, theta: Any, too_long: Any, rate: Any) -> Any:
-    """theta after a step that was, or was not, too long."""
-    change = xp.minimum(THETA_RATE, rate / 2)
-    return xp.minimum(xp.maximum(theta * xp.where(too_long, 1 - change, 1 + change), LEAST_THETA), 1)

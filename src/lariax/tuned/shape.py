@@ -14,6 +14,7 @@ from lariax.tuned.constants import (
     PIVOT,
     PROBES,
     PSEUDOINVERSE,
+    REAL_ROUNDING,
     REDUNDANT,
     SLOPE_SHARE,
     SMALL,
@@ -21,6 +22,7 @@ from lariax.tuned.constants import (
     WHITEN_ENTRIES,
     WHITEN_ROWS,
 )
+from lariax.tuned.filter import Filter
 
 
 class PenaltyShape(NamedTuple):
@@ -76,6 +78,16 @@ class ShapeInputs(NamedTuple):
         """Before there are multipliers."""
         none = 0 * value_noise
         return cls(inequality, none, none, curvature, max_gradient, noise, noise, value_noise, size)
+
+
+def slack_of(xp: Any, values: Any, filter: Filter, reach: Any, eps: float, tiny: float) -> Any:
+    """By how many standard errors the values of inequalities are below their bounds.
+
+    A value without noise is off its bound by something all the way to a solution. It counts as at its bound as long as
+    its multiplier presses harder than that takes off: y + L u / ||J||^2 > 0, or -u < `reach`.
+    """
+    exact = xp.sqrt(filter.noise) <= REAL_ROUNDING * eps * reach
+    return xp.where(exact & (-values < reach), 0, -values / (xp.sqrt(filter.error) + tiny))
 
 
 class JacobianSamples(Protocol):
@@ -188,12 +200,13 @@ def whitened(
     that x is on (`on_face`), which is what the penalty presses along.
     """
     gram = jacobian @ jacobian.T
+    whole = xp.diag(gram)
     if on_face is not None:
-        gram = on_face @ jacobian.T + FACE_SHARE * xp.diag(xp.diag(gram))
+        gram = on_face @ jacobian.T + FACE_SHARE * xp.diag(whole)
     nonzero, size, longest = _row_sizes(xp, xp.diag(gram), before)
     gram = gram + xp.diag(xp.where(nonzero, size - xp.diag(gram), 0))
     outer = nonzero[:, None] * nonzero / xp.sqrt(size)[:, None] / xp.sqrt(size)
-    scaled, damping = gram * outer, _ridge(xp, size, variance, inputs)
+    scaled, damping = gram * outer, _ridge(xp, size, xp.maximum(size, whole), variance, inputs)
 
     def inverses(together: Any) -> tuple[Any, Any]:
         penalty, dual = _inverse(xp, scaled, together & nonzero, error / size, damping)
@@ -250,18 +263,19 @@ def _row_sizes(xp: Any, squares: Any, before: PenaltyShape | None) -> tuple[Any,
     return nonzero, xp.where(nonzero, xp.maximum(squares, SLOPE_SHARE**2 * longest), 1), longest
 
 
-def _ridge(xp: Any, size: Any, variance: Any, inputs: ShapeInputs) -> Any:
+def _ridge(xp: Any, size: Any, whole: Any, variance: Any, inputs: ShapeInputs) -> Any:
     """N_i, such that the weight of row i brings at most KAPPA / m of the gradient's noise, whatever the Gram matrix.
 
     That noise is (rho M_ii)^2 2 / (B (B - 1)) var(c_i) var(J_i), and M_ii <= 1 / N_i. The gradient's noise is taken no
     smaller than what multipliers of natural size, ||J^T y|| = ||grad f||, will bring: otherwise a deterministic
     objective would forbid every penalty. At a minimum of it there is no gradient either, and natural is the one that it
-    has as far away as the noise of the values reaches, L sqrt(var(c_i)) / ||J_i||.
+    has as far away as the noise of the values reaches, L sqrt(var(c_i)) / ||J_i||. On a face of a set both gradients
+    are shorter: what is left of J_i (`size`) is not compared with the whole of grad f, but J_i (`whole`) is.
     """
     has_gradient = inputs.max_gradient + inputs.gradient_noise > 0
-    away = inputs.curvature**2 * xp.mean(inputs.value_noise / size)
+    away = inputs.curvature**2 * xp.mean(inputs.value_noise / whole)
     square = xp.where(has_gradient, inputs.max_gradient, away)
-    natural = square * xp.mean(variance / size) / inputs.batch_size
+    natural = square * xp.mean(variance / whole) / inputs.batch_size
     noise = xp.maximum(inputs.gradient_noise, natural) + xp.finfo(size.dtype).tiny
     spread = 2 / (inputs.batch_size - 1) * inputs.value_noise * variance / noise
     return inputs.curvature / size * xp.sqrt(spread * size.shape[0] / KAPPA)
@@ -286,7 +300,7 @@ def _matrix_free(xp: Any, samples: JacobianSamples, inputs: ShapeInputs, before:
         return forward(backward(unit / root)) / root
 
     largest = xp.linalg.norm(samples.repeat(power, xp.ones(size.shape[0], dtype=size.dtype), PROBES))
-    strength = largest + _ridge(xp, size, variance, inputs)
+    strength = largest + _ridge(xp, size, size, variance, inputs)
     penalty = xp.where(nonzero, 1 / (size * xp.where(nonzero, strength, 1)), 0)
     none = inputs.inequality & False
     return PenaltyShape(penalty, penalty, (penalty, penalty), none, size, longest, samples.empty(), 0 * size)
