@@ -15,7 +15,7 @@ from lariax.sklearn._certificate import RateCertificate, certificate_of
 from lariax.sklearn._choose import decided, probabilities
 from lariax.sklearn._constraints import Limit, at_most, checked
 from lariax.sklearn._groups import Columns
-from lariax.sklearn._linear import LinearTrainer
+from lariax.sklearn._linear import LinearTrainer, one_thread
 from lariax.sklearn._pool import Asked, Trainer
 from lariax.sklearn._promise import Outcome, settled
 from lariax.sklearn._rates import Plan, planned
@@ -121,7 +121,8 @@ class _Classifier(ClassifierMixin, BaseEstimator):
             bounds: to try; by default nine around the one that was asked for.
             constraint: its name; by default the first.
         """
-        return frame_of(price(self._known(), constraint, bounds, check_random_state(self.random_state)))
+        with one_thread():
+            return frame_of(price(self._known(), constraint, bounds, check_random_state(self.random_state)))
 
     def plot_tradeoff(self, bounds: Any = None, constraint: str | None = None, ax: Any = None) -> Any:
         """`tradeoff` as a curve with its band; returns the axes."""
@@ -179,7 +180,8 @@ class _Classifier(ClassifierMixin, BaseEstimator):
         random = check_random_state(self.random_state)
         trainer = self._trainer(random)
         self._seen = Seen(rows, plan, trainer, asked)
-        outcome = settled(rows, plan, trainer, asked, random)
+        with one_thread():
+            outcome = settled(rows, plan, trainer, asked, random)
         self._take(outcome, plan)
         return self
 

@@ -82,7 +82,7 @@ class LinearTrainer:
 
     def path(self, rows: Rows, plan: Plan, targets: Sequence[np.ndarray | None]) -> list[Linear]:
         """One model for each vector of bounds, each from the one before."""
-        with _one_thread():
+        with one_thread():
             small = scipy.sparse.issparse(rows.inputs) and np.prod(rows.inputs.shape) <= SMALL
             inputs = rows.inputs.toarray() if small else rows.inputs
             middle, spread = scaling(inputs, rows.weights)
@@ -100,7 +100,7 @@ def _threads() -> ThreadpoolController:
     return ThreadpoolController()  # to look for libraries takes longer than many a fit
 
 
-def _one_thread() -> Any:
+def one_thread() -> Any:
     """Products of this size gain little from a second thread and lose much to a busy one."""
     return _threads().limit(limits=1)
 

@@ -18,6 +18,7 @@ from lariax.sklearn._exact import Count
 from lariax.sklearn._fitted import Fitted
 from lariax.sklearn._groups import Columns
 from lariax.sklearn._linear import LinearTrainer
+from lariax.sklearn._linear import one_thread
 from lariax.sklearn._means import apart, cross_fitted, part_of, price_of_means, shifted, targets_of
 from lariax.sklearn._promise import FEW, FEWEST, FIRST, KEPT, STATUSES, Tested, needed_rows, row_shown, start_of
 from lariax.sklearn._rates import Plan
@@ -109,7 +110,8 @@ class ConstrainedRegressor(RegressorMixin, BaseEstimator):
         """The price of a bound on a mean of errors: as `ConstrainedClassifier.tradeoff`, with the mean squared error as
         the objective."""
         random = check_random_state(self.random_state)
-        return frame_of(price_of_means(self._known(), constraint, bounds, self.confidence, random))
+        with one_thread():
+            return frame_of(price_of_means(self._known(), constraint, bounds, self.confidence, random))
 
     def plot_tradeoff(self, bounds: Any = None, constraint: str | None = None, ax: Any = None) -> Any:
         """`tradeoff` as a curve with its band; returns the axes."""
@@ -157,7 +159,8 @@ class ConstrainedRegressor(RegressorMixin, BaseEstimator):
         seed = int(random.randint(2**31 - 1)) if self.hidden else 0
         own = (tuple(self.hidden), seed)
         self._seen = Regression(X[used], y[used], weight[used], plan, on_coef, float(self.alpha), *own)
-        self._settle(self._seen, random)
+        with one_thread():
+            self._settle(self._seen, random)
         return self
 
     def _settle(self, problem: Regression, random: np.random.RandomState) -> None:
