@@ -17,8 +17,7 @@ from lariax.sklearn._constraints import ERRORS, Limit, OnRows, checked, on_rows
 from lariax.sklearn._exact import Count
 from lariax.sklearn._fitted import Fitted
 from lariax.sklearn._groups import Columns
-from lariax.sklearn._linear import LinearTrainer
-from lariax.sklearn._linear import one_thread
+from lariax.sklearn._linear import LinearTrainer, one_thread
 from lariax.sklearn._means import apart, cross_fitted, part_of, price_of_means, shifted, targets_of
 from lariax.sklearn._promise import FEW, FEWEST, FIRST, KEPT, STATUSES, Tested, needed_rows, row_shown, start_of
 from lariax.sklearn._rates import Plan
