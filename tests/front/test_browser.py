@@ -30,7 +30,10 @@ def files(tmp_path_factory, saved_run, hostile_run, long_run):
     empty = dataclasses.replace(saved_run, history={path: values[:0] for path, values in saved_run.history.items()})
     bare = dataclasses.replace(saved_run, history={}, certificate=None, pictures=(), multipliers={}, settings={})
     chosen = {"one": [saved_run], "two": [saved_run, other], "hostile": [hostile_run], "long": [long_run]}
-    chosen |= {"empty": [empty], "bare": [bare], "mixed": [bare, saved_run, empty]}
+    values = 2 + 1e-4 * np.sin(np.arange(len(saved_run)))
+    history = {**saved_run.history, ("objective",): values}
+    narrow = dataclasses.replace(saved_run, history=history, certificate=None)
+    chosen |= {"empty": [empty], "bare": [bare], "mixed": [bare, saved_run, empty], "narrow": [narrow]}
     return {name: report.write(runs, folder / f"{name}.html") for name, runs in chosen.items()}
 
 
@@ -77,6 +80,18 @@ def test_the_numbers_of_the_run(one, saved_run):
     label = one.run(f"{FIRST}.querySelector('.plot').getAttribute('aria-label')")
     end = saved_run.history[("feasibility",)][-1]
     assert f"feasibility ends at {float(f'{end:.4g}'):g}" in label
+
+
+def test_ticks_can_be_told_apart(page, files):
+    """Where a line hardly changes, "2" four times says nothing."""
+    page.size(1200)
+    page.open(files["narrow"])
+    every = page.run(
+        "[...document.querySelectorAll('[data-panel]')].map(p => "
+        "[...p.querySelectorAll('svg text[text-anchor=end]')].map(t => t.textContent))"
+    )
+    assert all(len(set(texts)) == len(texts) for texts in every), every
+    assert any(sum(text.startswith(("2.00", "1.999")) for text in texts) > 1 for texts in every), every
 
 
 def test_hover_tells_the_value_there(one, saved_run):

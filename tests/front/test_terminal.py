@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from lariax.cli._console import in_options
 from lariax.cli._solve import in_commands
 from lariax.loop import STATUSES, summary
 from lariax.report import comparison
@@ -62,3 +63,19 @@ def test_advice_is_in_the_terms_of_the_command_line():
         assert "lx." not in words
     saved = "It is saved: lx.resume(runs/a/checkpoint, problem) goes on, in another process too."
     assert in_commands(saved, again) == f"It is saved: `{again}` goes on, in another process too."
+
+
+@pytest.mark.parametrize(
+    ("python", "here"),
+    [
+        ('method="auto" took TangentNormal: all is known.', "--method auto took TangentNormal: all is known."),
+        ("say how long: iterations=, draws= or seconds=.", "say how long: --iterations, --draws or --seconds."),
+        (
+            "draws=1,000 would end it: batch_size=, batch_size=4.",
+            "--draws 1,000 would end it: --batch-size, --batch-size 4.",
+        ),
+        ("Give it step_size= and samples=None; L1(seed=3)", "Give it step_size= and samples=None; L1(seed=3)"),
+    ],
+)
+def test_arguments_are_options_there(python, here):
+    assert in_options(python) == here

@@ -1,6 +1,7 @@
 """What people write in the first five minutes, and the words that they get."""
 
 import inspect
+import re
 
 import jax.numpy as jnp
 import numpy as np
@@ -66,6 +67,20 @@ def test_words(case):
     action, text = WORDS[case]
     with pytest.raises(TypeError, match=text):
         action()
+
+
+@pytest.mark.parametrize(
+    ("objective", "text"),
+    [
+        (lambda x, z: x[0] if x[0] > 0 else z[0], r"Write jnp.where\(condition, a, b\) for if"),
+        (lambda x, z: np.exp(x[0]), r"NumPy cannot look at x or a sample. Write jax.numpy's functions"),
+    ],
+)
+def test_words_beside_those_of_jax(objective, text):
+    with pytest.raises(TypeError) as caught:
+        lx.solve(problem(objective), jnp.zeros(2), iterations=5)
+    assert any(re.match(f".*{text}", note) for note in caught.value.__notes__)
+    assert any("Lariax called the objective as (x, sample)" in note for note in caught.value.__notes__)
 
 
 def test_what_can_be_called_either_way_is_taken():

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import sys
 import traceback
 import warnings
@@ -19,6 +20,10 @@ from lariax.runs import RunFolderError, dumps
 from lariax.utils import LariaxWarning
 
 FAILED, WRONG_INPUT, NOT_AS_ASKED, BAD_FOLDER, STOPPED = 1, 2, 3, 4, 130
+
+
+OPTIONS = "iterations|draws|seconds|batch_size|seed|output|tolerance|confidence|record_every|method|x0"
+ARGUMENT = re.compile(rf"""(?<![\w.(-])({OPTIONS})=("\w+"|\d[\d,._]*\d|\d)?""")
 
 
 class WrongInput(Exception):
@@ -91,7 +96,17 @@ class Screen:
 
 def told(error: BaseException) -> str:
     """What an error says, and the page that it names."""
-    return " ".join([str(error), *(f"{note}." for note in getattr(error, "__notes__", ()))])
+    return in_options(" ".join([str(error), *(f"{note}." for note in getattr(error, "__notes__", ()))]))
+
+
+def in_options(words: str) -> str:
+    """Advice with options of the command line in the place of Python's arguments: `--batch-size` for `batch_size=`."""
+
+    def option(found: re.Match[str]) -> str:
+        name, value = found.groups(default="")
+        return f"--{name.replace('_', '-')} {value.strip(chr(34))}".rstrip()
+
+    return ARGUMENT.sub(option, words)
 
 
 def show_warnings() -> None:
@@ -100,7 +115,7 @@ def show_warnings() -> None:
 
     def show(message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None) -> None:
         if issubclass(category, LariaxWarning):
-            Screen().err.print(f"lariax: {_escaped(str(message))}", style="yellow", highlight=False)
+            Screen().err.print(f"lariax: {_escaped(in_options(str(message)))}", style="yellow", highlight=False)
         else:
             usual(message, category, filename, lineno, file, line)
 

@@ -14,7 +14,7 @@ import typer
 
 from lariax import report
 from lariax.certificate import Certificate
-from lariax.cli._console import BAD_FOLDER, NOT_AS_ASKED, STOPPED, Screen, WrongInput
+from lariax.cli._console import BAD_FOLDER, NOT_AS_ASKED, STOPPED, Screen, WrongInput, in_options
 from lariax.cli._tasks import Task, find, method_of, split, task_of
 from lariax.loop import FAILURES, Checkpoint, CheckpointError, Result, resume
 from lariax.loop import solve as run
@@ -198,7 +198,7 @@ def _judged(screen: Screen, work: _Work, result: Result) -> SavedRun:
 def in_commands(message: str, again: str) -> str:
     """What a result advises, in the words of the command line."""
     message = message.replace("lx.solve(problem, result, iterations=...)", f"`{again} --iterations N`")
-    return re.sub(r"lx\.resume\(.*?, problem\)", f"`{again}`", message)
+    return in_options(re.sub(r"lx\.resume\(.*?, problem\)", f"`{again}`", message))
 
 
 def _conclude(screen: Screen, run: SavedRun, place: ClaimedFolder, asked: bool) -> None:

@@ -1,6 +1,7 @@
 """A problem meets a starting point: everything that can be wrong is found here, before anything is compiled."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ from lariax.oracle._layout import Layout
 from lariax.oracle._oracle import Oracle
 from lariax.oracle._packed import Packed
 from lariax.oracle._sampling import Placement
+from lariax.oracle._together import most_together
 from lariax.oracle._traced import Traced, traced
 from lariax.problem import (
     AbstractConstraint,
@@ -110,7 +112,7 @@ def bind(
     coordinates = Coordinates.of(x)
     bounds = {name: constraint.bound for name, constraint in problem.constraints.items()}
     xp = jnp if any(isinstance(bound, jax.core.Tracer) for bound in bounds.values()) else np  # which is faster
-    return Oracle(
+    oracle = Oracle(
         packed=Packed.of(problem),
         coordinates=coordinates,
         layout=layout,
@@ -123,6 +125,7 @@ def bind(
         may_jump=found.may_jump or any(other.may_jump for other in others),
         sample_work=found.work + sum(other.work for other in others),
     )
+    return replace(oracle, together=most_together(oracle, x, samples))
 
 
 def _layout(
@@ -160,18 +163,25 @@ def _traced(what: str, fun: Callable[..., Any], x: PyTree, sample: PyTree, rando
         return traced(fun, *((x, sample) if random else (x,)))
     except Exception as error:
         call = f"(x, sample) with sample {describe_shape(sample)}" if random else "(x), as samples=None"
-        if (
-            random
-            and isinstance(error, TypeError | IndexError)
-            and "string" in str(error)
-            and not isinstance(sample, dict)
-        ):
-            error.add_note(
-                "A sample has no names here. Give the source a dictionary of columns, lx.Dataset({'income': ..., "
-                "'age': ...}), or a data frame: then a sample is a dictionary, sample['income']."
-            )
+        for note in _hints(error, sample, random):
+            error.add_note(note)
         error.add_note(f"Lariax called {what} as {call} and x {describe_shape(x)}.")
         raise
+
+
+def _hints(error: Exception, sample: PyTree, random: bool) -> list[str]:
+    """What to write instead, for the usual reasons."""
+    words = "string" in str(error) and isinstance(error, TypeError | IndexError)
+    if random and words and not isinstance(sample, dict):
+        return [
+            "A sample has no names here. Give the source a dictionary of columns, lx.Dataset({'income': ..., 'age': "
+            "...}), or a data frame: then a sample is a dictionary, sample['income']."
+        ]
+    if isinstance(error, jax.errors.TracerBoolConversionError):
+        return ["Python's if, and, or, max cannot look at x or a sample. Write jnp.where(condition, a, b) for if."]
+    if isinstance(error, jax.errors.TracerArrayConversionError):
+        return ["NumPy cannot look at x or a sample. Write jax.numpy's functions, jnp.exp for np.exp."]
+    return []
 
 
 def _is_scalar(value: Any) -> bool:

@@ -8,13 +8,12 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
+from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from lariax.compilation import on_cpu
 from lariax.formulas import leave_one_out, repelled, same_stratum
@@ -27,11 +26,10 @@ from lariax.oracle._packed import Packed
 from lariax.oracle._sampling import AbstractSampling, Batch, Placement
 from lariax.oracle._shards import SMALL
 from lariax.oracle._structure import AbstractStructure
+from lariax.oracle._together import each_of
 from lariax.problem import Problem
 from lariax.prox import AbstractProximable, Zero
 from lariax.sets import Everything
-
-State = TypeVar("State", bound=PyTree)
 
 LARGE = 2**22
 """Entries of a vector from which on methods and the loop see to it that it is not copied without need."""
@@ -55,6 +53,7 @@ class Oracle(AbstractStructure, AbstractSampling):
     has_slacks: bool = eqx.field(static=True)
     placement: Placement | None = eqx.field(static=True)
     may_jump: bool = eqx.field(static=True, default=False)  # gradients of single samples, as at a kink
+    together: int | None = eqx.field(static=True, default=None)  # samples in one pass; None: all
     sample_work: float = eqx.field(static=True, default=math.inf)  # numbers that the functions make of one, about
     scaling: Vector | None = None  # x = scaling * z: the method moves in coordinates of its own (without slacks)
 
@@ -277,22 +276,6 @@ class Oracle(AbstractStructure, AbstractSampling):
 
         return jax.tree.map(settle, state)
 
-    def either(self, good: Bool[Array, ""], new: State, back: State) -> State:
-        """The new state if it is good, else the other. Large vectors are not copied for that."""
-
-        def chosen(a: Array, b: Array) -> Array:
-            return a if a is b else jnp.where(good, a, b)
-
-        if not self.is_large:
-            return jax.tree.map(chosen, new, back)
-        leaves, others, structure = jax.tree.leaves(new), jax.tree.leaves(back), jax.tree.structure(new)
-        pairs = dict(enumerate(zip(leaves, others, strict=True)))
-        large = {i: (a, b) for i, (a, b) in pairs.items() if a is not b and a.shape == (self.dimension,)}
-        taken = jax.lax.cond(good, lambda: [a for a, _ in large.values()], lambda: [b for _, b in large.values()])
-        numbers = {i: chosen(*pair) for i, pair in pairs.items() if i not in large}
-        found = numbers | dict(zip(large, taken, strict=True))
-        return jax.tree.unflatten(structure, [found[i] for i in range(len(leaves))])
-
     def values(self, residuals: Float[Array, " m"], z: Vector) -> Float[Array, " m"]:
         """Residuals (slacks included) as estimates of E[fun], in the user's own units."""
         return self.signs * (residuals - self._slack_rows(z)) + self.bounds
@@ -393,7 +376,7 @@ class Oracle(AbstractStructure, AbstractSampling):
         if self.problem.samples is None:
             objective = jnp.reshape(self.problem.objective(x), (1,))
         else:
-            objective = jax.vmap(self.problem.objective, (None, 0))(x, samples[0])
+            objective = self._each(lambda sample: self.problem.objective(x, sample), samples[0])
         if self.problem.is_joint:
             objective, joint = objective
         return objective.astype(self.dtype), joint
@@ -431,7 +414,12 @@ class Oracle(AbstractStructure, AbstractSampling):
 
             return functions(single, self.dtype, x, *sample)
 
-        return at((), {})[None] if source is None else jax.vmap(at)((samples[source],), joint if source == 0 else {})
+        if source is None:
+            return at((), {})[None]
+        return self._each(lambda pair: at(*pair), ((samples[source],), joint if source == 0 else {}))
+
+    def _each(self, function: Callable[[PyTree], PyTree], samples: PyTree) -> PyTree:
+        return each_of(function, samples, self.together, self.placement)
 
     def evaluations_of(self, samples: int) -> int:
         """What one look at as many samples of every source counts for."""

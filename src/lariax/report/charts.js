@@ -26,11 +26,11 @@ const shape = (tag, attributes = {}, text = null) => {
   return node;
 };
 const superscript = (n) => String(n).replace("-", "⁻").replace(/\d/g, (d) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[d]);
-const words = (value) => {
+const words = (value, digits = 4) => {
   if (!Number.isFinite(value)) return Number.isNaN(value) ? "–" : value > 0 ? "∞" : "−∞";
   if (value === 0) return "0";
   const size = Math.abs(value);
-  if (size >= 1e-3 && size < 1e6) return String(Number(value.toPrecision(4))).replace("-", "−");
+  if (size >= 1e-3 && size < 1e6) return String(Number(value.toPrecision(digits))).replace("-", "−");
   return value.toExponential(2).replace("e+", "e").replace(/-/g, "−");
 };
 const whole = (value) => (Number.isInteger(value) ? value.toLocaleString("en") : words(value));
@@ -61,12 +61,17 @@ const logTicks = (low, high, count) => {
   for (let e = first; e <= last; e += stride) ticks.push(10 ** e);
   return ticks;
 };
-const tickWords = (value, logarithmic) => {
+const tickDigits = (ticks) => {
+  // As many as tell one tick from the next, and at least 4.
+  const largest = Math.max(...ticks.map(Math.abs)), step = ticks.length > 1 ? Math.abs(ticks[1] - ticks[0]) : 0;
+  return largest > 0 && step > 0 ? clamp(Math.ceil(Math.log10(largest / step) - 1e-9) + 1, 4, 8) : 4;
+};
+const tickWords = (value, logarithmic, digits) => {
   const e = Math.log10(Math.abs(value));
   if (logarithmic && Math.abs(e - Math.round(e)) < 1e-9 && Math.abs(e) > 3) return "10" + superscript(Math.round(e));
-  if (Math.abs(value) >= 1e6) return Number((value / 1e6).toPrecision(6)) + "M";
-  if (Math.abs(value) >= 1e4) return Number((value / 1e3).toPrecision(6)) + "k";
-  return words(Number(value.toPrecision(6)));
+  if (Math.abs(value) >= 1e6) return Number((value / 1e6).toPrecision(digits)) + "M";
+  if (Math.abs(value) >= 1e4) return Number((value / 1e3).toPrecision(digits)) + "k";
+  return words(value, digits);
 };
 
 // --- lines with very many points: what one pixel column can show is where a line enters, its extremes, and where it leaves
@@ -165,18 +170,20 @@ class Plot {
     const y = scale(ys[0], ys[1], height - MARGIN.bottom, MARGIN.top, options.logY);
     const bottom = height - MARGIN.bottom;
     const yTicks = (options.logY ? logTicks : linearTicks)(ys[0], ys[1], 5);
+    const yDigits = tickDigits(yTicks);
     for (const tick of yTicks) {
       const p = y.at(tick);
       if (p < MARGIN.top - 1 || p > bottom + 1) continue;
       this.svg.append(shape("line", { class: "grid-line", x1: MARGIN.left, x2: width - MARGIN.right, y1: p, y2: p }));
-      this.svg.append(shape("text", { x: MARGIN.left - 6, y: p + 4, "text-anchor": "end" }, tickWords(tick, options.logY)));
+      this.svg.append(shape("text", { x: MARGIN.left - 6, y: p + 4, "text-anchor": "end" }, tickWords(tick, options.logY, yDigits)));
     }
     const room = Math.max(2, Math.floor((width - MARGIN.left - MARGIN.right) / 75));
-    for (const tick of options.xTicks ?? (options.logX ? logTicks : linearTicks)(xs[0], xs[1], room)) {
+    const xTicks = options.xTicks ?? (options.logX ? logTicks : linearTicks)(xs[0], xs[1], room), xDigits = tickDigits(xTicks);
+    for (const tick of xTicks) {
       const p = x.at(tick);
       if (p < MARGIN.left - 1 || p > width - MARGIN.right + 1) continue;
       this.svg.append(shape("line", { class: "axis-line", x1: p, x2: p, y1: bottom, y2: bottom + 4 }));
-      this.svg.append(shape("text", { x: p, y: bottom + 16, "text-anchor": "middle" }, tickWords(tick, options.logX)));
+      this.svg.append(shape("text", { x: p, y: bottom + 16, "text-anchor": "middle" }, tickWords(tick, options.logX, xDigits)));
     }
     this.svg.append(shape("line", { class: "axis-line", x1: MARGIN.left, x2: width - MARGIN.right, y1: bottom, y2: bottom }));
     if (options.xLabel) {

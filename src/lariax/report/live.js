@@ -14,7 +14,7 @@ const place = (panel) => {
 };
 const show = (state) => {
   document.querySelector("h1").textContent = state.title;
-  status.textContent = state.words;
+  status.textContent = state.words.replace(/e-/g, "e−"); // a line does not break there
   if (!state.runs.length) return;
   const times = Object.fromEntries(Object.entries(state.runs[0].times).map(([name, text]) => [name, numbers(text, Float64Array)]));
   if (!runs.length) {
