@@ -1,6 +1,7 @@
 """Where memory is short, a batch is looked at in several passes, and what comes out is the same."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ import pytest
 
 import lariax as lx
 from lariax.oracle import Batch, _together
+from lariax.oracle._together import each_of
 
 BATCH, WIDTH, MEMORY = 48, 64, 800_000
 
@@ -65,3 +67,15 @@ def test_parts_take_less_memory(monkeypatch):
 
 def test_what_fits_is_one_pass(monkeypatch):
     assert ran(lx.TrackedLagrangian(), monkeypatch, 1e9).continuation.oracle.together is None
+
+
+@pytest.mark.parametrize("devices", [1, 4])
+@pytest.mark.parametrize("together", [4, 8, 20])
+def test_samples_stay_in_their_order(devices, together):
+    """Parts have samples of every device."""
+    rows = jnp.arange(24.0)
+    found = each_of(
+        lambda row: {"a": row**2, "b": jnp.stack([row, -row])}, rows, together, SimpleNamespace(count=devices)
+    )
+    np.testing.assert_array_equal(found["a"], rows**2)
+    np.testing.assert_array_equal(found["b"][:, 1], -rows)

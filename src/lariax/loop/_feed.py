@@ -28,6 +28,7 @@ class Prepared(NamedTuple):
 
     first: int  # the place that it begins with
     complete: int  # places for which there are enough rows, in every process
+    rows: dict[int, PyTree]  # by source, on the host
     arrays: tuple[PyTree, ...]  # on the device, one entry a source
     bad: dict[int, Any]  # by source, its first number that is not finite
 
@@ -113,15 +114,15 @@ class Feeder:
     def _prepare(self, first: int, length: int, counts: list[int]) -> None:
         """Read a block, look at its rows and put them on the device. Nothing is handed out yet."""
         block: list[Any] = [None] * len(self._sources)
-        complete, bad = length, {}
+        complete, bad, held = length, {}, {}
         for i, stream in self._streams.items():
             count = self._own(counts[i])
             self._readers[i].fill(length * count)
-            rows = self._readers[i].peek(length * count)
+            held[i] = rows = self._readers[i].copied(length * count)
             complete = min(complete, rows_in(rows) // count)
             bad[i] = None if self._warned else first_nonfinite(rows)
             block[i] = jax.tree.map(lambda a, s=stream, n=count: s.placed(filled(a, length, n)), rows)
-        self._prepared = Prepared(first, complete, tuple(block), bad)
+        self._prepared = Prepared(first, complete, held, tuple(block), bad)
 
     def _own(self, count: int) -> int:
         """Of so many rows, those that this process reads."""
@@ -162,7 +163,9 @@ class Feeder:
             ready, self._prepared = self._prepared, None
             complete = int(self._company.everyone(ready.complete).min())
             self._counts = {i: self._own(counts[i]) for i in self._readers}
-            self._taken = {i: reader.take(length * self._counts[i]) for i, reader in self._readers.items()}
+            self._taken = ready.rows
+            for i, reader in self._readers.items():
+                reader.drop(length * self._counts[i])
             self._warn_of(ready.bad)
             for reader in self._readers.values():
                 reader.warn()

@@ -11,6 +11,7 @@ from jaxtyping import PyTree
 from lariax.loop._processes import Company
 from lariax.problem import Stream, describe_shape
 
+ALIGNMENT = 64  # bytes
 POLL_SECONDS = 0.05  # between two looks at whether to wait any longer
 
 
@@ -50,15 +51,31 @@ class StreamReader:
             self._keep(batch)
         return held
 
-    def take(self, count: int) -> PyTree:
-        """The next `count` rows, or as many as were read."""
-        taken = self.peek(count)
-        self._pieces = [jax.tree.map(lambda array: array[count:], rows) for rows in self._pieces]
-        self.taken += rows_in(taken)
-        return taken
+    def drop(self, count: int) -> None:
+        """Go past the next `count` rows, or as many as were read."""
+        rest: list[PyTree] = []
+        self.taken += min(count, sum(map(rows_in, self._pieces)))
+        for piece in self._pieces:
+            rest.append(jax.tree.map(lambda array, first=count: array[first:], piece))
+            count -= min(count, rows_in(piece))
+        self._pieces = [piece for piece in rest if rows_in(piece)] or rest[-1:]
+
+    def copied(self, count: int) -> PyTree:
+        """The next `count` rows, or as many as were read, in memory of their own, which a CPU takes as it is."""
+
+        def copy(*parts: np.ndarray) -> np.ndarray:
+            rows = min(count, sum(map(len, parts)))
+            found = _aligned((rows, *parts[0].shape[1:]), parts[0].dtype)
+            done = 0
+            for part in parts:
+                found[done : done + len(part)] = part[: rows - done]
+                done += len(part[: rows - done])
+            return found
+
+        return jax.tree.map(copy, *self._pieces)
 
     def peek(self, count: int) -> PyTree:
-        """The same, and they stay where they are. Rows are copied only where they come in several pieces."""
+        """The same where they are: copied only if they come in several pieces."""
         pieces = [piece for piece in self._pieces if rows_in(piece)] or self._pieces[:1]
         self._pieces = pieces if len(pieces) == 1 else [jax.tree.map(lambda *parts: np.concatenate(parts), *pieces)]
         return jax.tree.map(lambda array: array[:count], self._pieces[0])
@@ -76,7 +93,7 @@ class StreamReader:
                     f"the Stream ended {count} rows before the place of the checkpoint. A resumed run reads the same "
                     "rows from their beginning."
                 )
-            self.take(min(held, count))
+            self.drop(min(held, count))
             count -= min(held, count)
 
     def mark(self, taken: PyTree) -> dict[str, Any]:
@@ -95,6 +112,14 @@ class StreamReader:
 def whole(mark: Mapping[str, Any]) -> dict[str, Any]:
     """A mark with its rows in one piece, for a file."""
     return {**mark, "rows": jax.tree.map(lambda *parts: np.concatenate(parts), *mark["rows"])} if mark else {}
+
+
+def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Room at an address that XLA asks for, so that it need not copy."""
+    size = int(np.prod(shape)) * dtype.itemsize
+    room = np.empty(size + ALIGNMENT, np.uint8)
+    first = -room.ctypes.data % ALIGNMENT
+    return room[first : first + size].view(dtype).reshape(shape)
 
 
 def rows_in(arrays: PyTree) -> int:

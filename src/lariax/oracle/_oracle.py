@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -25,6 +26,7 @@ from lariax.oracle._look import Look, Parts, Rows, Vector
 from lariax.oracle._packed import Packed
 from lariax.oracle._sampling import AbstractSampling, Batch, Placement
 from lariax.oracle._shards import SMALL
+from lariax.oracle._shared import each_once
 from lariax.oracle._structure import AbstractStructure
 from lariax.oracle._together import each_of
 from lariax.problem import Problem
@@ -54,6 +56,7 @@ class Oracle(AbstractStructure, AbstractSampling):
     placement: Placement | None = eqx.field(static=True)
     may_jump: bool = eqx.field(static=True, default=False)  # gradients of single samples, as at a kink
     together: int | None = eqx.field(static=True, default=None)  # samples in one pass; None: all
+    shares: bool = eqx.field(static=True, default=False)  # objective and constraints do much of the same work
     sample_work: float = eqx.field(static=True, default=math.inf)  # numbers that the functions make of one, about
     scaling: Vector | None = None  # x = scaling * z: the method moves in coordinates of its own (without slacks)
 
@@ -91,7 +94,7 @@ class Oracle(AbstractStructure, AbstractSampling):
         count(self._calls())
 
         def evaluate(point: Vector) -> tuple[Float[Array, " n"], Rows]:
-            objective, joint = self._objective(point, samples)
+            objective, joint = (self._made_once if self.shares else self._objective)(point, samples)
             return objective, self._residuals(point, samples, joint)
 
         (objective, residuals), pull = jax.vjp(evaluate, z)
@@ -381,6 +384,14 @@ class Oracle(AbstractStructure, AbstractSampling):
             objective, joint = objective
         return objective.astype(self.dtype), joint
 
+    def _made_once(self, z: Vector, samples: tuple[PyTree | None, ...]) -> tuple[Float[Array, " n"], dict[str, Array]]:
+        """As `_objective`, with the constraints on the same samples, whose functions do some of the same work."""
+        x, names = self.x_of(z), [block.name for block in self.layout.of_source(0)]
+        functions: list[Any] = [self.problem.objective, *(self.problem.constraints[name].fun for name in names)]
+        run = each_once(functions, x, jax.tree.map(lambda rows: rows[0], samples[0]))
+        objective, *values = self._each(lambda sample: run(x, sample), samples[0])
+        return objective.astype(self.dtype), dict(zip(names, values, strict=True))
+
     def _residuals(self, z: Vector, samples: tuple[PyTree | None, ...], joint: dict[str, Array]) -> Rows:
         """The user's constraints as residuals, sample by sample."""
         x, slacks = self.x_of(z), self._slack_rows(z)
@@ -405,12 +416,14 @@ class Oracle(AbstractStructure, AbstractSampling):
     ) -> Float[Array, "n part"]:
         """The user's constraints on one source, all of them sample by sample."""
         constraints = self.problem.constraints
-        each = [(block.name, constraints[block.name].fun) for block in self.layout.of_source(source)]
+        each: list[tuple[str, Any]] = [
+            (block.name, constraints[block.name].fun) for block in self.layout.of_source(source)
+        ]
 
         def at(sample: tuple[PyTree, ...], joint: dict[str, Array]) -> Float[Array, " part"]:
             def single(number: int) -> Array:
                 name, fun = each[number]
-                return joint[name] if fun is None else fun(x, *sample)
+                return joint[name] if name in joint else fun(x, *sample)
 
             return functions(single, self.dtype, x, *sample)
 

@@ -77,9 +77,9 @@ class Stream(AbstractSource):
         return Stream(batches, mesh=self.mesh)
 
     def placed(self, rows: np.ndarray) -> Array:
-        """A block of batches on the device; over a mesh, every process has its part of them."""
+        """A block of batches, to which nobody else writes, on the device; over a mesh, every process has its part."""
         if self.mesh is None:
-            return jax.device_put(rows)
+            return jax.device_put(rows, may_alias=True)
         return jax.make_array_from_process_local_data(NamedSharding(self.mesh, PartitionSpec(None, ROWS)), rows)
 
     def read(self) -> "Batches":
