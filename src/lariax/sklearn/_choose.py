@@ -171,8 +171,7 @@ class Judged:
     the line along which candidates are taken: the model without constraints, its threshold moved as far as it takes (if
     misses are what costs, the best that there is), or models with their own threshold, the least constrained that does.
     The first of these two is taken, unless the second or all others are cheaper by `SURE` standard errors. Along a line
-    nothing is left to choose by but the margin; and it is the last candidate from which on all have the margin, as the
-    first that has it is a lucky one.
+    nothing is left to choose by but the margin.
     """
 
     def __init__(
@@ -196,12 +195,9 @@ class Judged:
         self.margin = np.where(affordable, self.margin, -np.inf)
         self.safest = float(self.margin.max())
         self.cheapest = np.lexsort((np.abs(self.shift), -self.margin, self.cost))
-        self.line = None if losses is None else self._line(losses, near_own, level)
+        self.line = self.cheapest if losses is None else self._line(losses, near_own, level)
 
-    def _line(
-        self, losses: Callable[[float, float], np.ndarray], near_own: bool, level: float
-    ) -> tuple[np.ndarray, np.ndarray] | None:
-        """The line, and along it the least margin from there to the largest."""
+    def _line(self, losses: Callable[[float, float], np.ndarray], near_own: bool, level: float) -> np.ndarray:
         able = self.margin >= min(level, self.safest)
         plain = self.cheapest[self.model[self.cheapest] == 0]
         own = np.flatnonzero(self.shift == 0)
@@ -217,18 +213,13 @@ class Judged:
             one, other = (losses(self.model[i].item(), float(self.shift[i])) for i in (firsts[number], firsts[best]))
             if self.cost[firsts[number]] - self.cost[firsts[best]] <= sure * np.linalg.norm(one - other):
                 best = number
-        if best == len(lines):
-            return None
-        line = lines[best]
-        line = line[: int(np.argmax(self.margin[line])) + 1]
-        return line, np.minimum.accumulate(self.margin[line][::-1])[::-1]
+        return [*lines, self.cheapest][best]
 
     def at(self, level: float) -> Candidate:
         """The one to take for this margin, or for the largest that there is."""
         able = self.margin >= min(level, self.safest)
-        best = int(self.cheapest[able[self.cheapest]][0])
-        if self.line is not None and np.any(self.line[1] >= level):
-            best = int(self.line[0][np.argmax(self.line[1] >= level)])
+        line = self.line if able[self.line].any() else self.cheapest
+        best = int(line[able[line]][0])
         model = self.model[best].item()
         return Candidate(model, float(self.shift[best]), float(self.margin[best]), float(self.cost[best]))
 
