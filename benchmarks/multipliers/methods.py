@@ -171,10 +171,13 @@ ABLATIONS = {
     "no margin": {"MARGIN": 0.0},
     "no floor of the window": {"FLOOR": 0.0},
     "to the very end": {"END": 1.0},
+    "no limit on a step": {"LATE": 1e-9},
     "limit of 3 units": {"LIMIT": 3.0},
     "no pools": {"POOL": 0.0},
     "more looks": {"LOOKS": 3, "FEW": 1},
     "a tenth of the penalty": {"EXACT": 0.3},
     "the whole penalty at once": {"RAMP": 0.0},
+    "a penalty that grows over half of the run": {"RAMP": 0.5},
+    "half the rate of the exact sum": {"EXACT_TIME": 0.1},
 }
 """Constants of `lariax.tuned._pressure` that turn a part of the rule off."""

@@ -8,9 +8,13 @@ A value that is random moves the multiplier y by what is to be expected at the e
 sum (y), a part that acts at once, and a look ahead for its derivative does:
 
     ahead = level + TRUST slope k log(K / k)                 learning curves are straight in log k
-    size = LINEAR unit + y,    band = BAND deviations of a value (more where violations have been large)
+    size = LINEAR unit + min(y, window / LATE units),    band = BAND deviations of a value
     y <- y + size within(ahead / band + HASTE excess) / window
     weight = y + size within(ahead / band) + size (mean of the last values - level) / band
+
+The band is wider where violations have been large. In short runs windows are no longer than what an optimizer with
+momentum takes to answer, and a sum that grew by shares of itself would be far beyond by then: y does not move by much
+more than a unit in LATE steps.
 
 The sum alone would swing: a value follows its weight's *rate* (the optimizer adds up gradients), and two sums in a row
 have no damping. The part at once has it. Its best size for such a value, disturbed by the noise of gradients and seen
@@ -43,7 +47,8 @@ LEAST = 10.0  # values in a window
 POOL = 0.01  # share of the values so far that are taken together,
 LARGEST = 8.0  # and so many at most: what comes late overshoots
 WARM_UP = 0.02  # share of all values before the multiplier moves, and 20 values where their number is not known
-LINEAR = 0.3  # units up to which y moves by steps of a size; beyond, by shares of itself
+LINEAR = 0.3  # units up to which y moves by steps of a size; beyond, by shares of itself,
+LATE = 5.0  # but not by more than one in so many steps: an optimizer with momentum answers late
 LIMIT = 10.0  # units that a multiplier may have: one for one active constraint, more where several fight,
 FAR_LIMIT = 30.0  # where the unit is only guessed from the spread of values
 END = 0.85  # share of the values by which a bound is to be kept: after that, learning rates have gone
@@ -56,8 +61,8 @@ QUICK = 1.0  # and to what the last values have beyond the level
 SURE = 2.0  # deviations that noise explains
 MARGIN = 0.7  # deviations of the level by which an inequality is to be kept
 EXACT = 3.0  # units that a violation as large as ever brings at once,
-RAMP = 0.5  # from this share of all values on; before, less: what is kept too early keeps a network from learning,
-EXACT_TIME = 0.1  # and share of all values after which an exact one has brought as much for good
+RAMP = 0.1  # from this share of all values on; before, less: what is kept too early keeps a network from learning,
+EXACT_TIME = 0.05  # and share of all values after which an exact one has brought as much for good
 NOISY = 0.1  # of the square of a measured gradient, at least this share is signal
 UNITS_MEMORY = 0.5  # share of the calls so far over which lengths of gradients are averaged,
 EXACT_MEMORY = 0.3  # and where those of the constraint have no noise
@@ -241,7 +246,7 @@ def pressed(xp: Any, old: Pressure, pool: Pool, kind: Kind, steps: Any, unit: An
         ramp = xp.minimum(1.0, k / (RAMP * total + _LEAST_NUMBER))
         moved = _exactly(xp, new, ramp, pool.total / (EXACT_TIME * total), low, limit)
     else:
-        moved = _by_band(xp, new, kind, pool.total / m, aimed, unit, m / xp.maximum(window, m), low, limit)
+        moved = _by_band(xp, new, kind, pool, aimed, unit, xp.maximum(window, m), low, limit)
     moves = k > (20 if steps is None else WARM_UP * total + 1)
     kept = {name: xp.where(moves, getattr(moved, name), getattr(old, name)) for name in _MOVING}
     return moved._replace(**kept)
@@ -259,19 +264,19 @@ def _exactly(xp: Any, state: Pressure, ramp: Any, share: Any, low: Any, limit: A
 
 
 def _by_band(
-    xp: Any, state: Pressure, kind: Kind, mean: Any, aimed: Any, unit: Any, share: Any, low: Any, limit: Any
+    xp: Any, state: Pressure, kind: Kind, pool: Pool, aimed: Any, unit: Any, window: Any, low: Any, limit: Any
 ) -> Pressure:
-    y, sigma = state.multiplier, xp.sqrt(state.noise) + _LEAST_NUMBER
-    size = LINEAR * unit + abs(y)
+    y, sigma, m = state.multiplier, xp.sqrt(state.noise) + _LEAST_NUMBER, xp.maximum(pool.size, 1.0)
+    size = LINEAR * unit + xp.minimum(abs(y), window / LATE * unit)
     band = xp.maximum(BAND * sigma, size * state.widest / (EXACT * unit + _LEAST_NUMBER))
     excess = aimed - _within(xp, aimed, -SURE * state.deviation, SURE * state.deviation)
     haste = xp.where(aimed * y >= 0, HASTE, 0.0) * excess / (state.deviation + _LEAST_NUMBER)
-    y = _within(xp, y + size * _within(xp, aimed / band + haste, -1.0, 1.0) * share, low, limit)
+    y = _within(xp, y + size * _within(xp, aimed / band + haste, -1.0, 1.0) * m / window, low, limit)
     weight = _within(xp, y + PROMPT * size * _within(xp, aimed / band, -1.0, 1.0), low, limit)
     quick = size / band
     if kind.inequality:  # what has no weight gets none from noise
         quick = xp.minimum(quick, weight / sigma)
-    weight = _within(xp, weight + QUICK * quick * (mean - state.level), low, limit)
+    weight = _within(xp, weight + QUICK * quick * (pool.total / m - state.level), low, limit)
     return state._replace(multiplier=y, weight=weight)
 
 
