@@ -1,12 +1,15 @@
 """Rows that do not fit into memory: how fast they come, and what stays in memory.
 
-python -m benchmarks.beyond_memory --write                                 # 50 GB, simulated by a sparse file
+python -m benchmarks.beyond_memory --real --gigabytes 5 --write            # a file, read from the disk
+python -m benchmarks.beyond_memory                                         # 50 GB, simulated by a sparse file
 python -m benchmarks.beyond_memory --gigabytes 1 --read 0.05 --turns 2     # the same code, small
 
 Ways through the same file: plain reads of consecutive blocks into one buffer, which is the limit of disk and kernel;
-`Blocks` with nobody behind it; and runs on `Blocks`, beside the same runs on rows that are in memory. A run can be no
-faster than the slower of these two: the limit that its speed is compared with. All take turns, each of some gigabytes,
-so that other work on the machine meets all of them; a ratio is that of neighbouring turns, and the median is told.
+`Blocks` with nobody behind it; and runs on `Blocks`, beside the same runs on rows that are in memory. `Blocks` can be
+no faster than plain reads, and a run no faster than the slower of `Blocks` and the same run on rows in memory: the
+limits that they are compared with. One run looks at a single number of each row, so that reading is all it waits for.
+All take turns, each of some gigabytes, so that other work on the machine meets all of them; a ratio is that of
+neighbouring turns, and the median is told. What is kept in memory of a real file is dropped before each turn.
 """
 
 import argparse
@@ -35,6 +38,26 @@ def sparse_file(folder: str, gigabytes: float) -> np.memmap:
         np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (rows, WIDTH)})
         file.truncate(file.tell() + rows * 4 * WIDTH)
     return np.load(path, mmap_mode="r")
+
+
+def real_file(folder: str, gigabytes: float) -> np.memmap:
+    """Rows of random numbers."""
+    rows, part = int(gigabytes * 1e9) // (4 * WIDTH), np.random.default_rng(0).random((1 << 16, WIDTH), np.float32)
+    path = Path(folder) / "rows.npy"
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (rows, WIDTH)})
+        for first in range(0, rows, len(part)):
+            file.write(part[: rows - first])
+        file.flush()
+        os.fsync(file.fileno())
+    return np.load(path, mmap_mode="r")
+
+
+def dropped(path: str) -> None:
+    """Nothing of the file is in the kernel's memory any more."""
+    file = os.open(path, os.O_RDONLY)
+    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(file)
 
 
 def resident() -> dict[str, float]:
@@ -82,18 +105,14 @@ def alone(rows: np.memmap, total: int) -> Callable[[], None]:
     return turn
 
 
-def loss(x: Any, row: Any) -> Any:
-    return (row @ x - 1) ** 2
-
-
-def mean(x: Any, row: Any) -> Any:
-    return row @ x
-
-
-def solved(batches: Any, total: int, method: Any) -> Callable[[], None]:
-    """A run that goes on for so many bytes every turn."""
+def solved(batches: Any, total: int, method: Any, used: int) -> Callable[[], None]:
+    """A run that goes on for so many bytes every turn, and uses some numbers of each row."""
     stream = lx.Stream(batches, repeat=True)
-    problem = lx.Problem(loss, samples=stream, constraints={"mean": lx.AtMost(mean, 0.5)})
+    problem = lx.Problem(
+        lambda x, row: (row[:used] @ x[:used] - 1) ** 2,
+        samples=stream,
+        constraints={"mean": lx.AtMost(lambda x, row: row[:used] @ x[:used], 0.5)},
+    )
     iterations = total // (BATCH * 4 * WIDTH)
     result = [lx.solve(problem, jnp.zeros(WIDTH), method, iterations=64, batch_size=BATCH)]
 
@@ -105,10 +124,18 @@ def solved(batches: Any, total: int, method: Any) -> Callable[[], None]:
     return turn
 
 
-ALONE, MEMORY = "`Blocks` alone", ", rows in memory"
-METHODS: dict[str, Callable[[], Any]] = {
-    "a run of `QuadraticPenalty`": lambda: lx.QuadraticPenalty(step_size=0.01, pairs=True),
-    "a run of `TrackedLagrangian`": lx.TrackedLagrangian,
+def memory_of_a_run(rows: np.memmap) -> float:
+    """MB that a run takes, its compilation included. The first thing that this process does."""
+    before, blocks = resident()["now"], lx.Blocks(rows, rows=BLOCK, window=WINDOW, batch=BATCH)
+    solved(blocks, 2 * WINDOW * BLOCK * 4 * WIDTH, lx.TrackedLagrangian(), WIDTH)()
+    return resident()["most"] - before
+
+
+PLAIN, ALONE, MEMORY = "plain reads", "`Blocks` alone", ", rows in memory"
+METHODS: dict[str, tuple[Callable[[], Any], int]] = {
+    "a run on one number of a row": (lambda: lx.QuadraticPenalty(step_size=0.01, pairs=True), 1),
+    "a run of `QuadraticPenalty`": (lambda: lx.QuadraticPenalty(step_size=0.01, pairs=True), WIDTH),
+    "a run of `TrackedLagrangian`": (lx.TrackedLagrangian, WIDTH),
 }
 
 
@@ -116,7 +143,8 @@ def page(options: argparse.Namespace, turns: list[dict[str, Spent]], memory: flo
     lines = []
     for name in turns[0]:
         speed = [options.read / turn[name].wall for turn in turns]
-        limit = [max(turn[ALONE].wall, turn.get(name + MEMORY, turn[ALONE]).wall) for turn in turns]
+        first = ALONE if name in METHODS else PLAIN
+        limit = [max(turn[first].wall, turn.get(name + MEMORY, turn[first]).wall) for turn in turns]
         ratio = [most / turn[name].wall for most, turn in zip(limit, turns, strict=True)]
         low, middle, high = np.quantile(ratio, [0.25, 0.5, 0.75])
         cpu = np.median([turn[name].cpu for turn in turns]) / options.read
@@ -127,7 +155,8 @@ def page(options: argparse.Namespace, turns: list[dict[str, Spent]], memory: flo
         [
             "# Rows beyond memory",
             "",
-            f"`python -m benchmarks.beyond_memory`: a sparse file of {options.gigabytes:g} GB, rows of {WIDTH} "
+            f"`python -m benchmarks.beyond_memory{' --real' * options.real}`: a {'real' if options.real else 'sparse'} "
+            f"file of {options.gigabytes:g} GB, rows of {WIDTH} "
             f"float32, batches of {BATCH}, windows of {WINDOW} blocks of {BLOCK} rows ({window:.0f} MB); "
             f"{options.turns} turns of {options.read:g} GB for each way, one after the other. {os.cpu_count()} cores, "
             f"load {os.getloadavg()[0]:.0f}.",
@@ -135,17 +164,17 @@ def page(options: argparse.Namespace, turns: list[dict[str, Spent]], memory: flo
             *table(head, lines),
             "",
             "The limit of a run is the slower of `Blocks` alone and the same run on rows in memory; that of the others "
-            "is `Blocks` alone.",
+            "is plain reads.",
             "",
-            f"Memory: at most {memory:.0f} MB more than before, of which {2 + 2 * len(METHODS)} windows are "
-            f"{(2 + 2 * len(METHODS)) * window:.0f} MB (two for each reader); the programs of jax and their "
-            "compilation are in it.",
+            f"Memory: a run of `TrackedLagrangian` took {memory:.0f} MB, of which two windows are {2 * window:.0f} MB; "
+            "the programs of jax and their compilation are in it.",
         ]
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--real", action="store_true", help="a file on the disk, not a sparse one")
     parser.add_argument("--gigabytes", type=float, default=50.0)
     parser.add_argument("--read", type=float, default=0.5, help="gigabytes of a turn")
     parser.add_argument("--turns", type=int, default=8)
@@ -153,14 +182,19 @@ def main() -> None:
     options = parser.parse_args()
     total = int(options.read * 1e9)
     with tempfile.TemporaryDirectory() as folder:
-        rows = sparse_file(folder, options.gigabytes)
-        before = resident()["now"]
-        ways = {"plain reads": plain(os.path.join(folder, "rows.npy"), total), ALONE: alone(rows, total)}
+        path = os.path.join(folder, "rows.npy")
+        rows = (real_file if options.real else sparse_file)(folder, options.gigabytes)
+        most = memory_of_a_run(rows)
+        ways = {PLAIN: plain(path, total), ALONE: alone(rows, total)}
         blocks, held = lx.Blocks(rows, rows=BLOCK, window=WINDOW, batch=BATCH), [np.zeros((BATCH, WIDTH), "float32")]
-        for name, make in METHODS.items():
-            ways |= {name + MEMORY: solved(held, total, make()), name: solved(blocks, total, make())}
-        turns = [{name: spent(way) for name, way in ways.items()} for _ in range(options.turns)]
-        most = resident()["most"] - before
+        for name, (make, used) in METHODS.items():
+            ways |= {name + MEMORY: solved(held, total, make(), used), name: solved(blocks, total, make(), used)}
+        turns = []
+        for _ in range(options.turns):
+            turns.append({})
+            for name, way in ways.items():
+                dropped(path)
+                turns[-1][name] = spent(way)
     text = page(options, turns, most)
     print(text)
     if options.write:

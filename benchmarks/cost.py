@@ -8,8 +8,10 @@ after the last change of that rhythm, and the first ones by themselves.
 
 import argparse
 import os
+import time
 from collections.abc import Callable
 from datetime import date
+from functools import partial
 from importlib.metadata import version
 from typing import Any, ClassVar, NamedTuple
 
@@ -23,7 +25,7 @@ from rich.console import Console
 
 import lariax as lx
 from benchmarks._results import write
-from benchmarks.speed import least, microseconds, processor, wells
+from benchmarks.speed import microseconds, processor, wells
 from lariax.methods import AbstractMethod, Answer
 from lariax.tuned.constants import SETTLED
 
@@ -106,18 +108,25 @@ def timed(case: Case, methods: list[AbstractMethod], settled: bool) -> list[floa
     problem, x0 = case.make()
     long = case.iterations if settled else FIRST_ONES
 
-    def runs(method: AbstractMethod) -> list[Callable[[], Any]]:
-        options = {"record_every": 2**30, "batch_size": case.batch}
+    def runs(method: AbstractMethod) -> list[Callable[[], float]]:
+        options: dict[str, Any] = {"method": method, "batch_size": case.batch}
         if not settled:
-            return [lambda n=n: lx.solve(problem, x0, method, iterations=n, **options) for n in (BRIEF, BRIEF + long)]
-        start = lx.solve(problem, x0, method, iterations=SETTLED, **options)
-        return [lambda n=n: lx.solve(problem, start, iterations=n, record_every=2**30) for n in (BRIEF, BRIEF + long)]
+            return [partial(until_done, problem, x0, n, n, options) for n in (BRIEF, BRIEF + long)]
+        start = lx.solve(problem, x0, iterations=SETTLED, record_every=2**30, **options)
+        return [partial(until_done, problem, start, n, SETTLED + n, {}) for n in (BRIEF, BRIEF + long)]
 
     pairs = [run for method in methods for run in runs(method)]
-    for call in pairs:
-        call()
-    times = least(5, *pairs)
+    times = np.min([[run() for run in pairs] for _ in range(6)][1:], axis=0)  # the first turn compiles
     return [(late - early) / long for early, late in zip(times[::2], times[1::2], strict=True)]
+
+
+def until_done(problem: lx.Problem, start: Any, iterations: int, last: int, options: dict[str, Any]) -> float:
+    """CPU seconds of a run up to its last iteration, without its verdict, which takes fresh samples."""
+    ended: list[float] = []
+    watch = lambda _: ended.append(time.process_time())  # noqa: E731
+    began = time.process_time()
+    lx.solve(problem, start, iterations=iterations, record_every=last, callback=watch, **options)
+    return ended[-1] - began
 
 
 def rows_of(case: Case) -> str:

@@ -1,5 +1,5 @@
-"""One of several processes that solve a problem together: python on_processes.py RANK SIZE PORT FOLDER MODE. Prints
-JSON."""
+"""One of several processes that solve a problem together: python on_processes.py RANK SIZE PORT FOLDER MODE
+[ITERATIONS]. Prints JSON."""
 
 import json
 import os
@@ -25,11 +25,24 @@ import lariax as lx  # noqa: E402
 ROWS = np.random.default_rng(0).normal(1.0, 0.5, (1600, 5))
 SHARE = len(ROWS) // size
 OWN = ROWS[rank * SHARE : (rank + 1) * SHARE]
-ITERATIONS = 200
+BATCH = 16
+ITERATIONS = int(sys.argv[6]) if len(sys.argv) > 6 else 200
 METHODS = {"penalty": lx.QuadraticPenalty(step_size=0.05), "default": lx.TrackedLagrangian()}
 
 
+def of_batches():
+    """The rows that this process gives to each batch of `ROWS` in their order."""
+    share = BATCH // size
+    return ROWS.reshape(-1, BATCH, 5)[:, rank * share : (rank + 1) * share].reshape(-1, 5)
+
+
 def samples(kind):
+    if kind == "stream":
+        return lx.Stream.local(np.array_split(of_batches(), 7), repeat=True)
+    if kind == "once":
+        return lx.Stream.local(batch for _ in range(10) for batch in np.array_split(of_batches(), 7))
+    if kind == "blocks":
+        return lx.Stream.local(lx.Blocks(OWN, rows=20, window=5, batch=32, seed=rank), repeat=True)
     if kind == "local":
         return lx.Dataset.local(OWN)
     mesh = jax.make_mesh((8,), ("data",))
@@ -60,16 +73,16 @@ def main():
     problem = lx.Problem(objective, samples=samples(kind), constraints={"total": lx.AtMost(total, 3.0)})
     x0, method = start(kind), METHODS[name]
     if what == "plain":
-        result = lx.solve(problem, x0, method, iterations=ITERATIONS, batch_size=16)
+        result = lx.solve(problem, x0, method, iterations=ITERATIONS, batch_size=BATCH)
     elif what == "begin":  # until it is killed
         place = lx.Checkpoint(folder, every=0.2)
         seen = lambda now: print("at", now.iteration, flush=True)  # noqa: E731
         lx.solve(
-            problem, x0, method, iterations=10**8, batch_size=16, checkpoint=place, record_every=500, callback=seen
+            problem, x0, method, iterations=10**8, batch_size=BATCH, checkpoint=place, record_every=500, callback=seen
         )
         return
     elif what == "half":
-        lx.solve(problem, x0, method, iterations=ITERATIONS // 2, batch_size=16, checkpoint=folder)
+        lx.solve(problem, x0, method, iterations=ITERATIONS // 2, batch_size=BATCH, checkpoint=folder)
         return
     else:
         result = lx.resume(folder, problem, iterations=ITERATIONS // 2, x0=x0)

@@ -13,14 +13,14 @@ import pytest
 DRIVER = Path(__file__).with_name("on_processes.py")
 
 
-def started(size, folder, mode):
+def started(size, folder, *mode):
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = str(free.getsockname()[1])
     env = os.environ | {"JAX_PLATFORMS": "cpu"}
     return [
         subprocess.Popen(
-            [sys.executable, DRIVER, str(rank), str(size), port, str(folder), mode],
+            [sys.executable, DRIVER, str(rank), str(size), port, str(folder), *map(str, mode)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -30,9 +30,9 @@ def started(size, folder, mode):
     ]
 
 
-def finished(size, folder, mode):
+def finished(size, folder, *mode):
     """What each process printed last."""
-    processes = started(size, folder, mode)
+    processes = started(size, folder, *mode)
     outputs = [process.communicate(timeout=400) for process in processes]
     for process, (_, error) in zip(processes, outputs, strict=True):
         assert process.returncode == 0, error[-3000:]
@@ -43,8 +43,19 @@ def finished(size, folder, mode):
 @pytest.mark.long_but("2-local-penalty")
 @pytest.mark.parametrize(
     ("size", "kind", "method"),
-    [(2, "local", "penalty"), (2, "local", "default"), (4, "rows", "penalty"), (2, "large", "default")],
-    ids=["2-local-penalty", "2-local-default", "4-rows-penalty", "2-large-default"],
+    [
+        (2, "local", "penalty"),
+        (2, "local", "default"),
+        (4, "rows", "penalty"),
+        (2, "large", "default"),
+        (2, "stream", "default"),
+        (2, "once", "penalty"),
+        (4, "stream", "penalty"),
+    ],
+    ids=[
+        *("2-local-penalty", "2-local-default", "4-rows-penalty", "2-large-default"),
+        *("2-stream-default", "2-once-penalty", "4-stream-penalty"),
+    ],
 )
 def test_every_process_has_the_answer_of_one(size, kind, method, tmp_path):
     (alone,) = finished(1, tmp_path, f"{kind}-{method}-plain")
@@ -69,8 +80,10 @@ def test_a_run_goes_on_on_another_number_of_processes(tmp_path):
 
 
 @pytest.mark.long
-def test_processes_are_killed_and_resumed(tmp_path):
-    processes = started(2, tmp_path, "local-penalty-begin")
+@pytest.mark.parametrize(("size", "kind"), [(2, "local"), (4, "local"), (2, "stream"), (2, "blocks"), (4, "blocks")])
+def test_processes_are_killed_and_resumed(size, kind, tmp_path):
+    """To the bits of a run that nobody stops."""
+    processes = started(size, tmp_path, f"{kind}-penalty-begin")
     deadline = time.monotonic() + 300
     while len(list(tmp_path.glob("checkpoint-*"))) < 2 or not any(
         path.name > "checkpoint-00000003" for path in tmp_path.glob("checkpoint-*")
@@ -81,7 +94,17 @@ def test_processes_are_killed_and_resumed(tmp_path):
     for process in processes:
         process.kill()
         process.communicate()
-    first, second = finished(2, tmp_path, "local-penalty-resume")
-    assert first == second
+    first, *others = finished(size, tmp_path, f"{kind}-penalty-resume")
+    assert others == [first] * (size - 1)
     assert first["iterations"] > 100  # 100 more than the checkpoint had
     assert first["status"] == "budget"
+    whole, *_ = finished(size, tmp_path / "none", f"{kind}-penalty-plain", first["iterations"])
+    assert (whole["x"], whole["y"]) == (first["x"], first["y"])
+
+
+@pytest.mark.long
+def test_streams_are_resumed_by_as_many_processes(tmp_path):
+    finished(2, tmp_path, "stream-penalty-half")
+    (alone,) = started(1, tmp_path, "stream-penalty-resume")
+    _, error = alone.communicate(timeout=400)
+    assert "read by 2 processes" in error

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import lariax as lx
-from lariax.loop._verdict import KINKED, _jumps, judged
+from lariax.loop._verdict import KINKED, Around, _jumps, _least_slope, judged
 from lariax.oracle import Batch, bind
 from lariax.problem import LinearSystem
 from lariax.tuned.constants import FACE_SHARE, SLOPE_SHARE
@@ -234,6 +234,18 @@ def test_rows_count_for_what_is_left_of_them_along_a_face():
     shape = whitened(np, jacobian, nothing, nothing, inputs, on_face=jacobian * [1, 0])
     np.testing.assert_allclose(shape.gram, np.diag([1 + 2 * FACE_SHARE, 4 * FACE_SHARE]))
     np.testing.assert_allclose(shape.penalty, np.linalg.inv(shape.gram), rtol=1e-6)
+
+
+def test_a_verdict_takes_no_square_matrix_of_a_large_x():
+    """Beside the Jacobian stand the gradients of the bounds that hold entries of x, and of no others."""
+    d, one, held = 200_000, np.ones(1), np.zeros((2, 200_000))
+    held[:, 0] = held[0, 1] = 1
+    rows = np.zeros((1, d))
+    rows[0, :2] = -1, 1
+    seen = Around(one, 0 * one, one, np.ones((1, 1)), rows, held, one > 0)
+    np.testing.assert_allclose(_least_slope(seen, np.array([True]), 0.05), 1)  # both entries of the row are held
+    held[0, 1] = 0
+    assert _least_slope(seen, np.array([True]), 0.05) is None  # the second is free to go down
 
 
 def test_a_face_makes_no_noise():

@@ -3,6 +3,8 @@
 import numpy as np
 
 from lariax.sklearn._choose import Judged, Sweep
+from lariax.sklearn._linear import Linear
+from lariax.sklearn._pool import model_at, scores_at
 
 
 def sweep(shifts, costs):
@@ -29,3 +31,34 @@ def test_a_threshold_is_moved_to_the_side_on_which_it_is_cheapest():
 def test_a_model_that_costs_clearly_less_is_taken():
     plain, trained = sweep([0.0, 1.0], [300, 500]), sweep([0.0], [400])
     assert judged([plain, trained], [[-5, 3], [3]]).at(2.0).model == 1
+
+
+def test_the_least_constrained_of_trained_models_is_taken():
+    """A model that was trained for more, and by luck costs less, is no reason to leave the line."""
+    plain = sweep([0.0], [300])
+    trained = [sweep([0.0], [cost]) for cost in (400, 404, 402)]
+    found = judged([plain, *trained], [[-5], [1.5], [2.5], [3.5]])
+    assert [found.at(level).model for level in (1.0, 2.0, 3.0)] == [1, 2, 3]
+
+
+def test_which_order_is_taken_does_not_depend_on_the_margin():
+    """Where both keep the bounds the plain model is as good as the trained one; beyond, it costs a little more."""
+    plain, trained = sweep([0.0, 1.0, 2.0], [300, 390, 480]), sweep([0.0, 0.5], [391, 440])
+    found = judged([plain, trained], [[-5, 1, 2], [1, 2]])
+    assert [found.at(level).model for level in (0.0, 1.0, 2.0)] == [0, 0, 0]
+
+
+def test_between_two_models_is_another():
+    one, two = (Linear(np.full((2, 1), k), np.full(1, k), np.zeros(1), np.zeros(1), 1.0, 5) for k in (1.0, 3.0))
+    x = np.asarray([[1.0, 2.0], [0.0, -1.0]])
+    model = model_at([one, two], 0.25)
+    np.testing.assert_allclose(model.scores(x), scores_at([one.scores(x), two.scores(x)], 0.25))
+    np.testing.assert_allclose(model.coef, 1.5)
+    assert model_at([one, two], 1.0) is two
+
+
+def test_the_first_that_has_the_margin_is_a_lucky_one():
+    """Along a line margins rise on the whole; a single peak before is noise."""
+    plain = sweep([0.0, 1.0, 2.0, 3.0, 4.0], [300, 301, 302, 303, 304])
+    found = judged([plain], [[-5, 2.5, 1.0, 2.2, 3.0]])
+    assert found.at(2.0).shift == 3.0

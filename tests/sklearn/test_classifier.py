@@ -391,6 +391,14 @@ def test_too_few_rows_say_how_many(numbers):
         ls.ConstrainedClassifier({"recall": ls.at_least(0.99)}, raise_on_failure=True).fit(x[:200], y[:200])
 
 
+@pytest.mark.parametrize("limits", [{"recall": ls.at_least(1.0)}, {"selection_rate": ls.gap(0.0, by=["sex", "area"])}])
+def test_what_no_number_of_rows_shows(numbers, limits):
+    x, y, people = numbers
+    with pytest.warns(ls.LariaxWarning, match="any number of rows"):
+        model = ls.ConstrainedClassifier(limits, random_state=0).fit(x, y, sensitive_features=people)
+    assert (model.status_, model.rows_needed_) == ("not_shown", None)
+
+
 def test_out_of_reach(numbers):
     x, y, _ = numbers
     limits = {"recall": ls.at_least(0.99), "false_alarm": ls.at_most(0.01)}

@@ -24,7 +24,7 @@ from lariax.certificate._draws import (
 )
 from lariax.certificate._report import Scope
 from lariax.oracle import Oracle, bind, sample_structure
-from lariax.problem import AbstractSource, Dataset, Problem, Stratified, Stream
+from lariax.problem import AbstractSource, Dataset, Problem, Stratified, Stream, cut_alike
 
 DRAWS = 10_000  # unless said otherwise
 SHARE_OF_RUN = 4  # a quarter of the draws of a run go into its certificate, as into each look at it on the way
@@ -77,7 +77,7 @@ def samples_for(
         )
     shuffle = jax.random.fold_in(key, _SHUFFLE)
     orders = {
-        i: jnp.arange(len(rows)) if i in read else jax.random.permutation(shuffle, len(rows))
+        i: jnp.arange(len(rows)) if i in read and rows.shards is None else jax.random.permutation(shuffle, len(rows))
         for i, rows in once.items()
     }
     population, about = _what_about(problem, sources, set(once), fresh, on)
@@ -181,7 +181,8 @@ def next_rows(stream: Stream, rows: int) -> Dataset:
     stream.warn_of(read)
     if not pieces:
         raise ValueError("the Stream has no rows left for a certificate. Give it more, or a held-out source.")
-    return Dataset(jax.tree.map(lambda *parts: np.concatenate(parts)[:rows], *pieces))
+    found = jax.tree.map(lambda *parts: np.concatenate(parts)[:rows], *pieces)
+    return Dataset(found) if stream.mesh is None else Dataset.local(cut_alike(found))
 
 
 def _exactly(problem: Problem, point: PyTree) -> Samples:

@@ -19,7 +19,7 @@ from lariax.loop._history import Recorded
 from lariax.loop._state import OUTPUTS, RunState, Setup, has_tracers
 from lariax.methods import fitted, oracle_for, prepared
 from lariax.oracle import Oracle, as_point
-from lariax.problem import Problem, arrays_of, as_key, home_of, mesh_of, on_mesh, opened
+from lariax.problem import Problem, Stream, arrays_of, as_key, home_of, mesh_of, on_mesh, opened
 from lariax.utils import check_among, check_count
 
 DIVERGED = "a diverged run cannot go on. Start a new run from result.x with a smaller step size."
@@ -45,6 +45,7 @@ def from_point(problem: Problem, x0: PyTree, asked: RunChoices, budget: Budget) 
     feeder = Feeder(problem.sources, budget.seconds)
     samples = feeder.structures()
     oracle, method, choice = fitted(problem, x, samples, asked.method, int(batch_size), budget.iterations)
+    _check_dealing(oracle)
     blocks = block_layout(oracle, method, samples)
     home = home_of(arrays_of(x0)) if oracle.placement else ()
     setup = Setup(oracle, method, output, blocks, feeder, choice, budget.iterations, home)
@@ -86,6 +87,17 @@ def from_earlier(problem: Problem, x: PyTree, before: RunState | None, asked: Ru
             "Names, order and lengths must stay; start a new run from result.x otherwise."
         )
     return replace(before, setup=replace(setup, oracle=oracle), certified=None)
+
+
+def _check_dealing(oracle: Oracle) -> None:
+    """Rows that the host brings to several devices cannot be dealt out otherwise, as drawn ones can."""
+    brought = any(isinstance(source, Stream) and source.mesh is not None for source in oracle.sources)
+    devices = oracle.placement.count if oracle.placement else 1
+    if brought and (oracle.batch_size % devices or oracle.batch_size < 2 * devices):
+        raise ValueError(
+            f"with Stream.local every device takes as many rows of a batch, and two at least: batch_size must be a "
+            f"multiple of the {devices} devices, and {2 * devices} at least, found {oracle.batch_size}."
+        )
 
 
 def _keeps(what: str) -> str:

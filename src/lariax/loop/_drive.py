@@ -143,6 +143,8 @@ class Drive:
             stop = min(stop, available - blocks.start + 1)
             if stop <= iteration:
                 return "source_ended"
+            if self.last is None or stop < self.last:
+                run.setup.feeder.read_ahead(blocks.length, run.setup.oracle.sample_counts)
         began = self.budget.elapsed()
         loop, records = self._called(stop, fed)
         ended = self.budget.elapsed()

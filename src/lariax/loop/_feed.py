@@ -1,144 +1,48 @@
 """From host streams to the compiled loop: rows in the order in which they come, cut into iterations."""
 
-import threading
 import time
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 from jaxtyping import PyTree
 
 from lariax.checkpoint import raw
+from lariax.loop._processes import Company
+from lariax.loop._reading import Background, StreamReader, filled, rows_in, whole
 from lariax.oracle import sample_structure
 from lariax.problem import AbstractSource, Problem, Stream, describe_shape, first_nonfinite
 from lariax.utils import warn
 
 FEWEST_ROWS = 32  # for a certificate
-POLL_SECONDS = 0.05  # between two looks at whether to wait any longer
 
 
 class ReadFurtherError(ValueError):
     """Rows are gone that a run would need."""
 
 
-class StreamReader:
-    """Reads rows of a `Stream` on demand, whatever the sizes of its batches. Rows read are kept until handed out, so an
-    interrupt on the way loses none. `mark`: begin where another reader was."""
+class Prepared(NamedTuple):
+    """A block of rows that have been read."""
 
-    def __init__(self, stream: Stream, mark: Mapping[str, Any] | None = None):
-        self._stream = stream
-        self._pieces: list[PyTree] = []
-        self.structure: PyTree = None
-        self.taken = 0  # rows handed out
-        if mark is not None and "state" in mark:
-            self._batches = stream.read_on(mark["state"], mark["seen"], mark["ended"])
-            self._keep(mark["rows"])
-        else:
-            self._batches = stream.read()
-
-    def _keep(self, batch: PyTree) -> None:
-        batch = jax.tree.map(np.asarray, batch)
-        found = jax.tree.map(lambda rows: jax.ShapeDtypeStruct(rows.shape[1:], rows.dtype), batch)
-        if self.structure is None:
-            self.structure = found
-        if found != self.structure:
-            raise ValueError(
-                f"a batch of the Stream has rows of {describe_shape(found)}, the first had "
-                f"{describe_shape(self.structure)}. Every row must have the same shape and type."
-            )
-        self._pieces.append(batch)
-
-    def fill(self, count: int) -> int:
-        """Read until `count` rows are there, or all that there are; how many there are."""
-        while (held := sum(map(_rows, self._pieces))) < count:
-            batch = next(self._batches, None)
-            if batch is None:
-                break
-            self._keep(batch)
-        return held
-
-    def take(self, count: int) -> PyTree:
-        """The next `count` rows, or as many as were read."""
-        taken = self.peek(count)
-        self._pieces = [jax.tree.map(lambda array: array[count:], rows) for rows in self._pieces]
-        self.taken += _rows(taken)
-        return taken
-
-    def peek(self, count: int) -> PyTree:
-        """The same, and they stay where they are. Rows are copied only where they come in several pieces."""
-        pieces = [piece for piece in self._pieces if _rows(piece)] or self._pieces[:1]
-        self._pieces = pieces if len(pieces) == 1 else [jax.tree.map(lambda *parts: np.concatenate(parts), *pieces)]
-        return jax.tree.map(lambda array: array[:count], self._pieces[0])
-
-    def warn(self) -> None:
-        """Say it once if rows have lost digits."""
-        self._stream.warn_of(self._batches)
-
-    def skip(self, count: int) -> None:
-        """Read over rows."""
-        while count:
-            held = self.fill(1)
-            if not held:
-                raise ValueError(
-                    f"the Stream ended {count} rows before the place of the checkpoint. A resumed run reads the same "
-                    "rows from their beginning."
-                )
-            self.take(min(held, count))
-            count -= min(held, count)
-
-    def mark(self, taken: PyTree) -> dict[str, Any]:
-        """What it takes to read on after rows `taken`, and these once more; nothing, if reading over will do."""
-        state = self._stream.state()
-        if state is None:
-            return {}
-        rows = jax.tree.map(lambda *parts: np.concatenate(parts), taken, *self._pieces)
-        return {"state": state, "seen": self._batches.seen, "ended": self._batches.ended, "rows": rows}
-
-
-def _rows(arrays: PyTree) -> int:
-    return int(jax.tree.leaves(arrays)[0].shape[0])
-
-
-def _filled(rows: np.ndarray, length: int, count: int) -> np.ndarray:
-    """As so many batches; where rows are missing, some of them again."""
-    shape = (length, count, *rows.shape[1:])
-    return rows.reshape(shape) if len(rows) == length * count else np.resize(rows, shape)
-
-
-class _Background:
-    """Something that may take for ever, done in a thread; one can stop waiting for it, and wait again later."""
-
-    def __init__(self, work: Callable[[], Any]):
-        self._work = work
-        self._double = jax.dtypes.canonicalize_dtype(float).itemsize == 8  # a thread does not inherit jax.enable_x64
-        self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)  # a source that hangs does not hold up the exit
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            with jax.enable_x64(self._double):
-                self._work()
-        except BaseException as error:
-            self.error = error
-
-    def wait(self, give_up: Callable[[], bool]) -> bool:
-        """Whether it is done."""
-        while self._thread.is_alive():
-            self._thread.join(POLL_SECONDS)
-            if self._thread.is_alive() and give_up():
-                return False
-        return True
+    first: int  # the place that it begins with
+    complete: int  # places for which there are enough rows, in every process
+    rows: dict[int, PyTree]  # by source, on the host
+    arrays: tuple[PyTree, ...]  # on the device, one entry a source
+    bad: dict[int, Any]  # by source, its first number that is not finite
 
 
 class Feeder:
     """What the host feeds to the compiled loop, block by block: nothing, unless a source is a `Stream`.
 
-    Streams are read in a thread. `give_up` is asked from time to time, and ends the wait for rows that do not come; the
-    reading goes on, and the next to ask for the block gets it. Until somebody sets it, it is when all waits together
-    have taken `patience` seconds. `marks`: of another feeder, where to begin.
+    Streams are read in a thread, which has the next block ready on the device while the loop is at the last one.
+    `give_up` is asked from time to time, and ends the wait for rows that do not come; the reading goes on, and the next
+    to ask for the block gets it. Until somebody sets it, it is when all waits together have taken `patience` seconds.
+    `marks`: of another feeder, where to begin.
+
+    Of a `Stream.local` every process reads its part of each batch. All of them call the same functions in the same
+    order, and wait for each other.
     """
 
     def __init__(
@@ -149,21 +53,27 @@ class Feeder:
     ):
         self._sources, self._waited = sources, 0.0
         self.give_up: Callable[[], bool] = lambda: patience is not None and self._waited >= patience
+        self._streams = {i: source for i, source in enumerate(sources) if isinstance(source, Stream)}
         self._readers = {
-            i: StreamReader(source, None if marks is None else marks[i])
-            for i, source in enumerate(sources)
-            if isinstance(source, Stream)
+            i: StreamReader(stream, None if marks is None else marks[i]) for i, stream in self._streams.items()
         }
-        self._reading: _Background | None = None
+        self._company = Company.of(tuple(self._streams.values()))
+        self._reading: Background | None = None
+        self._prepared: Prepared | None = None
         self._first = -1
         self._last = -1
         self._block = self.nothing
+        self._taken: dict[int, PyTree] = {}  # the rows of the block, on the host
+        self._counts: dict[int, int] = {}  # of each place
         self._warned = False
         self._marks: dict[int, dict[str, Any]] = {}
-        if self._readers and not self._read(lambda reader, i: reader.fill(1)):
+        if self._readers and not self._read(lambda: [reader.fill(1) for reader in self._readers.values()]):
             raise TimeoutError("the Stream gave no row in the time that the run has.")
-        if any(reader.structure is None for reader in self._readers.values()):
+        if self._company.any(any(reader.structure is None for reader in self._readers.values())):
             raise ValueError("the Stream ended before its first row. A generator can be read once: make a new one.")
+        shapes = [describe_shape(reader.structure) for reader in self._readers.values()]
+        if len({*self._company.everyone(zlib.crc32(repr(shapes).encode()) >> 1)[:, 0].tolist()}) > 1:
+            raise ValueError(f"the rows of the Stream are not alike in all processes, here they are {shapes}.")
 
     def __bool__(self) -> bool:
         return bool(self._readers)
@@ -184,22 +94,44 @@ class Feeder:
     def nothing(self) -> tuple[PyTree, ...]:
         return (None,) * len(self._sources)
 
-    def _read(self, work: Callable[[StreamReader, int], Any]) -> bool:
-        """Let every reader do something, or wait for what they are at; False: given up."""
+    def _read(self, work: Callable[[], Any]) -> bool:
+        """Have something read, or wait for what is being read; False: given up."""
         if self._reading is None:
-            self._reading = _Background(lambda: [work(reader, i) for i, reader in self._readers.items()])
+            self._reading = Background(work)
         began, before = time.perf_counter(), self._waited
 
         def give_up() -> bool:
             self._waited = before + time.perf_counter() - began
             return self.give_up()
 
-        if not self._reading.wait(give_up):
+        if not self._reading.wait(give_up, self._company):
             return False
         reading, self._reading = self._reading, None
         if reading.error is not None:
             raise reading.error
         return True
+
+    def _prepare(self, first: int, length: int, counts: list[int]) -> None:
+        """Read a block, look at its rows and put them on the device. Nothing is handed out yet."""
+        block: list[Any] = [None] * len(self._sources)
+        complete, bad, held = length, {}, {}
+        for i, stream in self._streams.items():
+            count = self._own(counts[i])
+            self._readers[i].fill(length * count)
+            held[i] = rows = self._readers[i].copied(length * count)
+            complete = min(complete, rows_in(rows) // count)
+            bad[i] = None if self._warned else first_nonfinite(rows)
+            block[i] = jax.tree.map(lambda a, s=stream, n=count: s.placed(filled(a, length, n)), rows)
+        self._prepared = Prepared(first, complete, held, tuple(block), bad)
+
+    def _own(self, count: int) -> int:
+        """Of so many rows, those that this process reads."""
+        return count // self._company.size
+
+    def read_ahead(self, length: int, counts: list[int]) -> None:
+        """Have the next block ready when it is asked for."""
+        if self and self._reading is None:
+            self._reading = Background(partial(self._prepare, self._first + length, length, counts))
 
     def start(self, places: int, length: int, counts: list[int]) -> tuple[PyTree, ...]:
         """Rows for the start of the run, the first places of the first block."""
@@ -225,27 +157,28 @@ class Feeder:
                 "Continue from the latest result, or start again with a new Stream."
             )
         if first > self._first:
-            if not self._read(lambda reader, i: reader.fill(length * counts[i])):
-                return None
-            taken = {i: reader.take(length * counts[i]) for i, reader in self._readers.items()}
-            self._warn_of(taken)
+            while self._prepared is None or self._prepared.first != first:
+                if not self._read(partial(self._prepare, first, length, counts)):
+                    return None
+            ready, self._prepared = self._prepared, None
+            complete = int(self._company.everyone(ready.complete).min())
+            self._counts = {i: self._own(counts[i]) for i in self._readers}
+            self._taken = ready.rows
+            for i, reader in self._readers.items():
+                reader.drop(length * self._counts[i])
+            self._warn_of(ready.bad)
             for reader in self._readers.values():
                 reader.warn()
-            self._marks = {i: reader.mark(taken[i]) for i, reader in self._readers.items()}
-            complete = min(length, *(_rows(rows) // counts[i] for i, rows in taken.items()))
-            block: list[Any] = [None] * len(self._sources)
-            for i, rows in taken.items():
-                block[i] = jax.tree.map(lambda a, count=counts[i]: _filled(a, length, count), rows)
-            self._block, self._first, self._last = tuple(block), first, first + complete - 1
+            self._marks = {i: reader.mark(self._taken[i]) for i, reader in self._readers.items()}
+            self._block, self._first, self._last = ready.arrays, first, first + complete - 1
         return self._block, self._last
 
-    def _warn_of(self, taken: dict[int, PyTree]) -> None:
+    def _warn_of(self, found: dict[int, Any]) -> None:
         """Say it once when rows are not finite: a method may pass over them in silence."""
-        for i, rows in taken.items():
-            bad = None if self._warned else first_nonfinite(rows)
-            if bad is not None:
+        for i, bad in found.items():
+            if bad is not None and not self._warned:
                 self._warned = True
-                row = self._readers[i].taken - _rows(rows) + bad[1][0]
+                row = self._readers[i].taken - rows_in(self._taken[i]) + bad[1][0]
                 warn(
                     f"row {row:,} of the Stream holds {bad[2]}{f' in {bad[0]}' if bad[0] else ''}. Some methods pass "
                     "over samples that are not finite, with others the run ends there: look at the source."
@@ -255,16 +188,19 @@ class Feeder:
         """The next `count` rows of each stream, or as many as there are, that no block has had yet and a later one will
         have; None: given up waiting for them."""
         waits, self.give_up = self.give_up, give_up or self.give_up
+        own = -(-count // self._company.size)
         try:
-            if (self._reading and not self._read(lambda *_: None)) or not self._read(lambda r, _: r.fill(count)):
+            if (self._reading and not self._read(lambda: None)) or not self._read(
+                lambda: [reader.fill(own) for reader in self._readers.values()]
+            ):
                 return None
         finally:
             self.give_up = waits
-        return {i: reader.peek(count) for i, reader in self._readers.items()}
+        return {i: reader.peek(own) for i, reader in self._readers.items()}
 
     def rows_handed_out(self) -> dict[int, int]:
         """Of each stream, up to the end of the latest block."""
-        return {i: reader.taken for i, reader in self._readers.items()}
+        return {i: reader.taken * self._company.size for i, reader in self._readers.items()}
 
     def problem_ahead(self, problem: Problem, draws: int, give_up: Callable[[], bool] | None = None) -> Problem | None:
         """The problem with the next rows of its streams in their place, for a certificate from `draws` draws: rows that
@@ -273,38 +209,51 @@ class Feeder:
             return problem
         wanted = draws // sum(source.rows_per_sample for source in problem.sources if source is not None)
         rows = self.ahead(wanted, give_up)
-        if rows is None or min(map(_rows, rows.values())) < FEWEST_ROWS:
+        if rows is None or self._company.any(min(map(rows_in, rows.values())) < FEWEST_ROWS):
             return None
-        return problem.with_sources({i: Stream([each]) for i, each in rows.items()})
+        return problem.with_sources({i: self._streams[i].with_batches([each]) for i, each in rows.items()})
 
     # --- the place, for a checkpoint
 
     def place(self) -> dict[str, Any]:
-        """Where the latest block lies, what is in it, and what the sources say of themselves."""
+        """Where the latest block lies, what is in it, and what the sources say of themselves; of several processes,
+        each."""
         complete = self._last - self._first + 1
-        return {"first": self._first, "complete": complete, "sum": self._sum(complete), "marks": dict(self._marks)}
+        marks = {i: whole(mark) for i, mark in self._marks.items()}
+        own = {"sum": self._sum(complete), "marks": marks}
+        common = {"first": self._first, "complete": complete}
+        return common | ({"processes": self._company.gathered(own)} if self._company.together else own)
 
     def _sum(self, complete: int) -> int:
         """A checksum of the latest block."""
         total = 0
-        for leaf in jax.tree.leaves(self._block):
-            total = zlib.crc32(raw(leaf[:complete]), total)
+        for i, rows in self._taken.items():
+            count = self._counts[i]
+            for leaf in jax.tree.leaves(rows):
+                total = zlib.crc32(raw(leaf[: complete * count]), total)
         return total
 
     def go_to(self, place: Mapping[str, Any], length: int, counts: list[int]) -> None:
         """Read on to the latest block of another feeder, which began where this one did or was told to."""
         first, marks = place["first"], place["marks"]
         known = [i for i in self._readers if "state" in marks.get(i, {})]
-        there = self._read(lambda reader, i: None if i in known else reader.skip(first * counts[i]))
+        over = {i: first * self._own(counts[i]) for i in self._readers}
+
+        def skip() -> None:
+            for i, reader in self._readers.items():
+                if i not in known:
+                    reader.skip(over[i])
+
+        there = self._read(skip)
         for i, reader in self._readers.items():
-            reader.taken = first * counts[i]
+            reader.taken = over[i]
         if not there or self.block(first, length, counts) is None:
             raise TimeoutError(
                 "the Stream did not give the rows up to the place of the checkpoint in the time that the run has. The "
                 "checkpoint is intact: resume when the rows come, or with more seconds=."
             )
         enough = self._last >= first + place["complete"] - 1
-        if not enough or self._sum(place["complete"]) != place["sum"]:
+        if self._company.any(not enough or self._sum(place["complete"]) != place["sum"]):
             raise ValueError(
                 "the Stream does not give the rows that it gave before. A resumed run reads them again from their "
                 "beginning: the same rows, in the same order (a shuffle needs a fixed seed)."

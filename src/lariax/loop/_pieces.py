@@ -223,6 +223,19 @@ def _branch(cutter: Cutter, program: ClosedJaxpr, *values: Value) -> list[Value]
     return cutter.run(program, values)
 
 
+def _repeated(cutter: Cutter, equation: Any, values: list[Value]) -> Sequence[Value]:
+    """A loop."""
+    params = equation.params
+    first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+    each = [cutter.cut(value) for value in values]
+    going, body = each[:first], each[first:second]
+    return jax.lax.while_loop(
+        lambda carry: cutter.run(params["cond_jaxpr"], [*going, *carry])[0],
+        lambda carry: cutter.run(params["body_jaxpr"], [*body, *carry]),
+        each[second:],
+    )
+
+
 MAKING = frozenset({"broadcast_in_dim", "concatenate", "pad"})
 """Operations that may make a vector of what is none."""
 
@@ -241,4 +254,5 @@ RULES: dict[str, Rule] = {
     "broadcast_in_dim": _broadcast,
     "jit": _inlined,
     "cond": _chosen,
+    "while": _repeated,
 }

@@ -12,6 +12,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jaxtyping import Array, PyTree
 
+from lariax.checkpoint import Classes, packed, unpacked
 from lariax.problem import Stream, mesh_of
 
 
@@ -28,13 +29,17 @@ class Company:
             return cls()
         mesh = mesh_of(arrays)
         together = mesh is not None and len({device.process_index for device in mesh.devices.flat}) > 1
-        streams = jax.tree.leaves(arrays, is_leaf=lambda node: isinstance(node, Stream))
-        if together and any(isinstance(leaf, Stream) for leaf in streams):
+        leaves = jax.tree.leaves(arrays, is_leaf=lambda node: isinstance(node, Stream))
+        if together and any(isinstance(leaf, Stream) and leaf.mesh is None for leaf in leaves):
             raise ValueError(
-                "the rows of a Stream cannot be put together from several processes. Give each process its rows by "
-                "lx.Dataset.local(arrays), or make samples by lx.Distribution."
+                "a Stream gives the rows of one process, and there are several. Say lx.Stream.local(batches), where "
+                "each process gives its own."
             )
         return cls(together)
+
+    @property
+    def size(self) -> int:
+        return jax.process_count() if self.together else 1
 
     @property
     def writes(self) -> bool:
@@ -48,6 +53,20 @@ class Company:
     def any(self, flag: bool) -> bool:
         """Whether one of them says so."""
         return bool(np.any(multihost_utils.process_allgather(np.int32(flag)))) if self.together else flag
+
+    def everyone(self, *numbers: int) -> np.ndarray:
+        """What each says, a row a process."""
+        own = np.array(numbers, np.int32)
+        return np.asarray(multihost_utils.process_allgather(own)) if self.together else own[None]
+
+    def gathered(self, value: Any) -> list[Any]:
+        """Plain values and arrays of each."""
+        own = np.frombuffer(b"".join(map(bytes, packed(value, Classes({})))), np.uint8)
+        lengths = self.everyone(own.size)[:, 0]
+        padded = np.zeros(lengths.max(), np.uint8)
+        padded[: own.size] = own
+        rows = np.asarray(multihost_utils.process_allgather(padded))
+        return [unpacked(row[:length].tobytes(), Classes({})) for row, length in zip(rows, lengths, strict=True)]
 
     def on_host(self, leaf: Array) -> Any:
         """An array for a file: one that no process has the whole of is gathered."""

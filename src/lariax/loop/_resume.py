@@ -156,7 +156,8 @@ def restored(
     if x0 is not None:
         problem, x0 = opened(problem, x0)
     x = _like_x(known, x0)
-    feeder = _feeder(problem, saved.place, patience)
+    place = _own_place(saved.place, problem)
+    feeder = _feeder(problem, place, patience)
     samples = feeder.structures()
     oracle, found = _fitted(known, problem, x, samples, method)
     _check_problem(known, oracle, x, samples)
@@ -170,7 +171,7 @@ def restored(
     setup = Setup(oracle, found, known.output, blocks, feeder, known.choice, known.iterations, home)
     loop = _loop(saved, setup, x)
     if feeder:
-        feeder.go_to(saved.place, blocks.length, oracle.sample_counts)
+        feeder.go_to(place, blocks.length, oracle.sample_counts)
     return replace(
         run,
         setup=setup,
@@ -260,6 +261,21 @@ def _like_x(known: SavedSetup, x0: PyTree | None) -> PyTree:
             'this run is in float64, and JAX\'s 64-bit mode is off. Say jax.config.update("jax_enable_x64", True).'
         )
     return known.x
+
+
+def _own_place(place: dict[str, Any], problem: Problem) -> dict[str, Any]:
+    """Where the streams of this process are."""
+    each, here = place.get("processes"), 1
+    if any(isinstance(source, Stream) and source.mesh is not None for source in problem.sources):
+        here = jax.process_count()
+    there = len(each) if isinstance(each, list) else 1
+    if there != here:
+        raise CheckpointError(
+            f"the Stream of this run was read by {there} processes, each of which had rows of its own, and here it is "
+            f"{here}. Resume with as many."
+        )
+    own = each[jax.process_index()] if isinstance(each, list) else {}
+    return place | own if isinstance(own, dict) else place
 
 
 def _feeder(problem: Problem, place: dict[str, Any], patience: float | None) -> Feeder:

@@ -54,8 +54,8 @@ of samples would leave 0.65."""
 KINKED = 3
 """Samples whose slope jumps: so many are no accident."""
 
-ENTRIES = 2**18
-"""Of a Jacobian that is made for a verdict."""
+ENTRIES, MOST_HELD = 2**18, 2**22
+"""Of a Jacobian that is made for a verdict, and of the gradients of bounds beside it."""
 
 FAR = 100.0
 """Lengths of the run from where on the objective is suspected to fall without end."""
@@ -229,8 +229,12 @@ def _least_slope(seen: Around, standing: np.ndarray, slight: float) -> np.ndarra
         return None
     left, size = np.asarray(seen.left, float), float(np.linalg.norm(seen.left))
     slopes = np.asarray(seen.jacobian, float)[standing] * np.sign(left[standing, None])
-    below, above = np.asarray(seen.held, float)
-    columns = np.vstack([slopes, -np.diag(below)[below > 0], np.diag(above)[above > 0]])
+    side, held = np.nonzero(np.asarray(seen.held))
+    if len(held) * slopes.shape[1] > MOST_HELD:
+        return None
+    bounds = np.zeros((len(held), slopes.shape[1]))
+    bounds[np.arange(len(held)), held] = np.where(side > 0, 1.0, -1.0)
+    columns = np.vstack([slopes, bounds])
     heavy, count = 1e4 * np.max(np.abs(slopes), initial=1.0), len(slopes)
     gain = np.append(np.abs(left[standing]) / size, np.zeros(len(columns) - count))
     try:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from lariax.compilation import on_cpu
 from lariax.oracle import Batch, Oracle, Vector, for_each, occasionally, sum_over, uncounted
 from lariax.problem import probes, units
 from lariax.tuned.averaging import is_jump
@@ -160,7 +161,7 @@ def hessian_at(
             return gradient, gradient**2, jax.vmap(product)(directions)
 
         means = jax.tree.map(lambda total: total / max(count, 1), sum_over(on, batches))
-        return jnp.linalg.qr(means[2].T)[0].T, means
+        return _orthonormal(means[2]), means
 
     with occasionally(2 * max(count, 1) * (1 + len(directions))):
         _, (mean, squares, products) = jax.lax.scan(look, directions, length=2)
@@ -171,6 +172,16 @@ def hessian_at(
         noise=_by_unit(jnp.maximum(squares[0] - mean[0] ** 2, 0), labels),
         largest=largest,
     )
+
+
+def _orthonormal(rows: Float[Array, "n d"]) -> Float[Array, "n d"]:
+    """Rows that span the same. On an accelerator, from their products with each other, as in `spectral_norm`."""
+    if on_cpu():
+        return jnp.linalg.qr(rows.T)[0].T
+    scaled = rows / (jnp.max(jnp.abs(rows)) + jnp.finfo(rows.dtype).tiny)
+    sizes, turns = jnp.linalg.eigh(scaled @ scaled.T)
+    least = jnp.maximum(jnp.finfo(rows.dtype).eps * sizes[-1], jnp.finfo(rows.dtype).tiny)
+    return (turns * jax.lax.rsqrt(jnp.maximum(sizes, least))).T @ scaled
 
 
 def spectral_norm(rows: Float[Array, "n d"]) -> Float[Array, ""]:

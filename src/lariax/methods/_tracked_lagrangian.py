@@ -29,7 +29,7 @@ from lariax.methods._survey import (
     squares,
     units_of,
 )
-from lariax.oracle import Batch, Look, Oracle, Parts, Vector, for_each
+from lariax.oracle import Batch, Look, Oracle, Parts, Vector, either, for_each
 from lariax.risk import is_numbered
 from lariax.tuned.averaging import averaged, with_look, with_spread
 from lariax.tuned.averaging import is_kinked as averages_now
@@ -213,7 +213,7 @@ class TrackedLagrangian(AbstractMethod):
         new = TrackedState(x, gradient, state.metric, average, slope, learned)
         back = state._replace(rule=rule.back_off(state.rule))
         good = jnp.sqrt(next_size) <= turned.limit
-        return jax.lax.cond(good, lambda: new, lambda: back) if measuring else oracle.either(good, new, back)
+        return jax.lax.cond(good, lambda: new, lambda: back) if measuring else either(oracle, good, new, back)
 
     def _measured(
         self,

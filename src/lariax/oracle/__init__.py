@@ -3,6 +3,7 @@
 from lariax.oracle._bind import as_arrays, as_point, bind, sample_structure
 from lariax.oracle._coordinates import Coordinates
 from lariax.oracle._counting import counting, occasionally, uncounted
+from lariax.oracle._either import either
 from lariax.oracle._layout import Block, Layout
 from lariax.oracle._look import Look, Parts, Rows, Vector
 from lariax.oracle._oracle import Oracle
@@ -26,6 +27,7 @@ __all__ = [
     "as_point",
     "bind",
     "counting",
+    "either",
     "for_each",
     "occasionally",
     "sample_structure",

@@ -1,6 +1,7 @@
 """A problem meets a starting point: everything that can be wrong is found here, before anything is compiled."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -11,11 +12,13 @@ from jaxtyping import Array, Bool, PyTree
 
 from lariax.compilation import compiled, on_device
 from lariax.oracle._coordinates import Coordinates
-from lariax.oracle._families import Functions
+from lariax.oracle._families import FEWEST, Functions
 from lariax.oracle._layout import Layout
 from lariax.oracle._oracle import Oracle
 from lariax.oracle._packed import Packed
 from lariax.oracle._sampling import Placement
+from lariax.oracle._shared import MUCH, made_twice
+from lariax.oracle._together import most_together
 from lariax.oracle._traced import Traced, traced
 from lariax.problem import (
     AbstractConstraint,
@@ -110,7 +113,7 @@ def bind(
     coordinates = Coordinates.of(x)
     bounds = {name: constraint.bound for name, constraint in problem.constraints.items()}
     xp = jnp if any(isinstance(bound, jax.core.Tracer) for bound in bounds.values()) else np  # which is faster
-    return Oracle(
+    oracle = Oracle(
         packed=Packed.of(problem),
         coordinates=coordinates,
         layout=layout,
@@ -123,6 +126,21 @@ def bind(
         may_jump=found.may_jump or any(other.may_jump for other in others),
         sample_work=found.work + sum(other.work for other in others),
     )
+    oracle = replace(oracle, shares=_shares(oracle, x, samples, found, others))
+    return replace(oracle, together=most_together(oracle, x, samples))
+
+
+def _shares(
+    oracle: Oracle, x: PyTree, samples: tuple[PyTree | None, ...], objective: Traced, others: list[Traced]
+) -> bool:
+    """Whether the objective and the constraints on its samples do so much of the same work that it is to be done
+    once."""
+    problem, blocks = oracle.problem, oracle.layout.of_source(0)
+    own = sum(other.work for other, block in zip(others, oracle.blocks, strict=True) if block in blocks)
+    if problem.is_joint or problem.samples is None or len(blocks) >= FEWEST or min(objective.work, own) < MUCH:
+        return False
+    functions: list[Any] = [problem.objective, *(problem.constraints[block.name].fun for block in blocks)]
+    return made_twice(functions, x, samples[0]) >= MUCH
 
 
 def _layout(

@@ -8,13 +8,13 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
+from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from lariax.compilation import on_cpu
 from lariax.formulas import leave_one_out, repelled, same_stratum
@@ -26,12 +26,12 @@ from lariax.oracle._look import Look, Parts, Rows, Vector
 from lariax.oracle._packed import Packed
 from lariax.oracle._sampling import AbstractSampling, Batch, Placement
 from lariax.oracle._shards import SMALL
+from lariax.oracle._shared import each_once
 from lariax.oracle._structure import AbstractStructure
+from lariax.oracle._together import each_of
 from lariax.problem import Problem
 from lariax.prox import AbstractProximable, Zero
 from lariax.sets import Everything
-
-State = TypeVar("State", bound=PyTree)
 
 LARGE = 2**22
 """Entries of a vector from which on methods and the loop see to it that it is not copied without need."""
@@ -55,6 +55,8 @@ class Oracle(AbstractStructure, AbstractSampling):
     has_slacks: bool = eqx.field(static=True)
     placement: Placement | None = eqx.field(static=True)
     may_jump: bool = eqx.field(static=True, default=False)  # gradients of single samples, as at a kink
+    together: int | None = eqx.field(static=True, default=None)  # samples in one pass; None: all
+    shares: bool = eqx.field(static=True, default=False)  # objective and constraints do much of the same work
     sample_work: float = eqx.field(static=True, default=math.inf)  # numbers that the functions make of one, about
     scaling: Vector | None = None  # x = scaling * z: the method moves in coordinates of its own (without slacks)
 
@@ -92,7 +94,7 @@ class Oracle(AbstractStructure, AbstractSampling):
         count(self._calls())
 
         def evaluate(point: Vector) -> tuple[Float[Array, " n"], Rows]:
-            objective, joint = self._objective(point, samples)
+            objective, joint = (self._made_once if self.shares else self._objective)(point, samples)
             return objective, self._residuals(point, samples, joint)
 
         (objective, residuals), pull = jax.vjp(evaluate, z)
@@ -277,22 +279,6 @@ class Oracle(AbstractStructure, AbstractSampling):
 
         return jax.tree.map(settle, state)
 
-    def either(self, good: Bool[Array, ""], new: State, back: State) -> State:
-        """The new state if it is good, else the other. Large vectors are not copied for that."""
-
-        def chosen(a: Array, b: Array) -> Array:
-            return a if a is b else jnp.where(good, a, b)
-
-        if not self.is_large:
-            return jax.tree.map(chosen, new, back)
-        leaves, others, structure = jax.tree.leaves(new), jax.tree.leaves(back), jax.tree.structure(new)
-        pairs = dict(enumerate(zip(leaves, others, strict=True)))
-        large = {i: (a, b) for i, (a, b) in pairs.items() if a is not b and a.shape == (self.dimension,)}
-        taken = jax.lax.cond(good, lambda: [a for a, _ in large.values()], lambda: [b for _, b in large.values()])
-        numbers = {i: chosen(*pair) for i, pair in pairs.items() if i not in large}
-        found = numbers | dict(zip(large, taken, strict=True))
-        return jax.tree.unflatten(structure, [found[i] for i in range(len(leaves))])
-
     def values(self, residuals: Float[Array, " m"], z: Vector) -> Float[Array, " m"]:
         """Residuals (slacks included) as estimates of E[fun], in the user's own units."""
         return self.signs * (residuals - self._slack_rows(z)) + self.bounds
@@ -393,10 +379,18 @@ class Oracle(AbstractStructure, AbstractSampling):
         if self.problem.samples is None:
             objective = jnp.reshape(self.problem.objective(x), (1,))
         else:
-            objective = jax.vmap(self.problem.objective, (None, 0))(x, samples[0])
+            objective = self._each(lambda sample: self.problem.objective(x, sample), samples[0])
         if self.problem.is_joint:
             objective, joint = objective
         return objective.astype(self.dtype), joint
+
+    def _made_once(self, z: Vector, samples: tuple[PyTree | None, ...]) -> tuple[Float[Array, " n"], dict[str, Array]]:
+        """As `_objective`, with the constraints on the same samples, whose functions do some of the same work."""
+        x, names = self.x_of(z), [block.name for block in self.layout.of_source(0)]
+        functions: list[Any] = [self.problem.objective, *(self.problem.constraints[name].fun for name in names)]
+        run = each_once(functions, x, jax.tree.map(lambda rows: rows[0], samples[0]))
+        objective, *values = self._each(lambda sample: run(x, sample), samples[0])
+        return objective.astype(self.dtype), dict(zip(names, values, strict=True))
 
     def _residuals(self, z: Vector, samples: tuple[PyTree | None, ...], joint: dict[str, Array]) -> Rows:
         """The user's constraints as residuals, sample by sample."""
@@ -422,16 +416,23 @@ class Oracle(AbstractStructure, AbstractSampling):
     ) -> Float[Array, "n part"]:
         """The user's constraints on one source, all of them sample by sample."""
         constraints = self.problem.constraints
-        each = [(block.name, constraints[block.name].fun) for block in self.layout.of_source(source)]
+        each: list[tuple[str, Any]] = [
+            (block.name, constraints[block.name].fun) for block in self.layout.of_source(source)
+        ]
 
         def at(sample: tuple[PyTree, ...], joint: dict[str, Array]) -> Float[Array, " part"]:
             def single(number: int) -> Array:
                 name, fun = each[number]
-                return joint[name] if fun is None else fun(x, *sample)
+                return joint[name] if name in joint else fun(x, *sample)
 
             return functions(single, self.dtype, x, *sample)
 
-        return at((), {})[None] if source is None else jax.vmap(at)((samples[source],), joint if source == 0 else {})
+        if source is None:
+            return at((), {})[None]
+        return self._each(lambda pair: at(*pair), ((samples[source],), joint if source == 0 else {}))
+
+    def _each(self, function: Callable[[PyTree], PyTree], samples: PyTree) -> PyTree:
+        return each_of(function, samples, self.together, self.placement)
 
     def evaluations_of(self, samples: int) -> int:
         """What one look at as many samples of every source counts for."""

@@ -11,7 +11,7 @@ from jaxtyping import Array, Int, Key, PyTree
 
 from lariax.oracle._layout import Layout
 from lariax.oracle._packed import Packed
-from lariax.problem import AbstractSource, Axes, Dataset, Distribution, Problem, mesh_of, splits_of
+from lariax.problem import AbstractSource, Axes, Dataset, Distribution, Problem, Stream, mesh_of, splits_of
 
 
 class Batch(NamedTuple):
@@ -43,6 +43,7 @@ class Placement:
         if mesh is None:
             return None
         cuts = {source.shards.axes for source in problem.sources if isinstance(source, Dataset) and source.shards}
+        cuts |= {source.mesh.axis_names for source in problem.sources if isinstance(source, Stream) and source.mesh}
         if cuts:
             return cls(mesh, cuts.pop() if len(cuts) == 1 else ())
         used = {axis for leaf in jax.tree.leaves(x) for axes in splits_of(leaf) for axis in axes}
@@ -100,12 +101,11 @@ class AbstractSampling(eqx.Module):
         return self.strata > 1 and self._has_own_rows(source)
 
     def _has_own_rows(self, source: AbstractSource | None) -> bool:
-        return (
-            self.placement is not None
-            and isinstance(source, Dataset)
-            and source.shards is not None
-            and source.shards.axes == self.placement.axes
-        )
+        if self.placement is None:
+            return False
+        if isinstance(source, Stream):
+            return source.mesh is not None
+        return isinstance(source, Dataset) and source.shards is not None and source.shards.axes == self.placement.axes
 
     @property
     def sources(self) -> tuple[AbstractSource | None, ...]:

@@ -1,7 +1,7 @@
 """What a function of the user does, seen without running it."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -32,13 +32,13 @@ def traced(fun: Callable[..., Any], x: PyTree, *sample: PyTree) -> Traced:
     program, output = jax.make_jaxpr(fun, return_shape=True)(x, *sample)
     entries = len(jax.tree.leaves(x))
     may_jump = _may_jump(program.jaxpr, [place < entries for place in range(len(program.in_avals))])
-    return Traced(program, output, may_jump, _work(program.jaxpr))
+    return Traced(program, output, may_jump, work_of(program.jaxpr.eqns))
 
 
-def _work(jaxpr: Jaxpr) -> float:
+def work_of(equations: Sequence[JaxprEqn]) -> float:
     """Numbers made on the way, those that a product of matrices adds up included; infinite, if it cannot be told."""
     work = 0.0
-    for equation in jaxpr.eqns:
+    for equation in equations:
         made: list[Any] = [variable.aval for variable in equation.outvars]
         own = float(sum(each.size for each in made if hasattr(each, "size")))
         if equation.primitive.name == "dot_general":
@@ -46,7 +46,7 @@ def _work(jaxpr: Jaxpr) -> float:
             left: Any = equation.invars[0].aval
             own *= math.prod(left.shape[axis] for axis in contracted)
         times = math.inf if equation.primitive.name == "while" else equation.params.get("length", 1)
-        inner = sum(map(_work, _within(equation.params)))
+        inner = sum(work_of(each.eqns) for each in _within(equation.params))
         work += own + (times * inner if inner else 0)
     return work
 

@@ -4,7 +4,8 @@ import importlib
 import mmap
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,6 +14,8 @@ import numpy as np
 from jaxtyping import PyTree
 
 from lariax.utils import check_count, did_you_mean
+
+READERS = 4  # threads that read the blocks of a window: one waits for the disk while another puts rows in their places
 
 TABLES = {".parquet": "scan_parquet", ".arrow": "scan_ipc", ".feather": "scan_ipc"}
 """Kinds of files with columns, and the function of polars that opens them."""
@@ -164,13 +167,18 @@ class Blocks:
         number = 0
         while number < len(windows) and skipped >= counts[number]:
             number, skipped = number + 1, skipped - counts[number]
-        with ThreadPoolExecutor(1, "lariax-blocks") as reader:
-            coming = [reader.submit(self._read, windows[number], epoch, number)] if number < len(windows) else []
-            while coming:
-                rows = coming.pop().result()
+        with ThreadPoolExecutor(1, "lariax-window") as reader, ThreadPoolExecutor(READERS, "lariax-blocks") as readers:
+
+            def start(number: int) -> Future[PyTree] | None:
+                if number == len(windows):
+                    return None
+                return reader.submit(self._read, readers, windows[number], epoch, number)
+
+            coming = start(number)
+            while coming is not None:
+                rows = coming.result()
                 number += 1
-                if number < len(windows):
-                    coming.append(reader.submit(self._read, windows[number], epoch, number))
+                coming = start(number)
                 for place in range(skipped, counts[number - 1]):
                     batch = slice(place * self._batch, (place + 1) * self._batch)
                     self._place += 1
@@ -180,19 +188,24 @@ class Blocks:
     def _rows_of(self, window: np.ndarray) -> int:
         return sum(self._blocks[block][2] - self._blocks[block][1] for block in window)
 
-    def _read(self, window: np.ndarray, epoch: int, number: int) -> PyTree:
+    def _read(self, readers: Executor, window: np.ndarray, epoch: int, number: int) -> PyTree:
         """The rows of a window, mixed: every row is put where it belongs as it comes."""
         places = np.random.default_rng([self._seed, epoch, number]).permutation(self._rows_of(window))
+        ends = list(accumulate((self._rows_of(window[i : i + 1]) for i in range(len(window))), initial=0))
         mixed: PyTree = None
-        done = 0
-        for block in window:
-            piece, first, last = self._blocks[block]
+
+        def put(i: int) -> None:
+            nonlocal mixed
+            piece, first, last = self._blocks[window[i]]
             found = self._pieces[piece].read(first, last)
             if mixed is None:
                 mixed = jax.tree.map(lambda leaf: np.empty((len(places), *leaf.shape[1:]), leaf.dtype), found)
-            there = places[done : done + last - first]
-            jax.tree.map(lambda leaf, rows, there=there: leaf.__setitem__(there, rows), mixed, found)
-            done += last - first
+            there = places[ends[i] : ends[i + 1]]
+            jax.tree.map(lambda leaf, rows: leaf.__setitem__(there, rows), mixed, found)
+
+        put(0)  # says what a row looks like
+        for _ in readers.map(put, range(1, len(window))):
+            pass
         return mixed
 
     # --- the place, for a checkpoint

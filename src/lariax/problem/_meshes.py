@@ -70,13 +70,20 @@ def automatic_axes() -> Iterator[None]:
 
 def mesh_of(tree: PyTree) -> Mesh | None:
     """The mesh that arrays are on, with automatic axes; None: they are on one device each."""
-    meshes = {_automatic(leaf.sharding.mesh) for leaf in jax.tree.leaves(tree) if is_sharded(leaf)}
+    leaves = jax.tree.leaves(tree, is_leaf=_knows_its_mesh)
+    meshes = {_automatic(leaf.sharding.mesh) for leaf in leaves if is_sharded(leaf)}
+    meshes |= {leaf.mesh for leaf in leaves if _knows_its_mesh(leaf)}
     if len(meshes) > 1:
         raise ValueError(
             f"x0 and the samples are on {len(meshes)} meshes, {', '.join(str(dict(m.shape)) for m in meshes)}. Put all "
             "of them on one, jax.device_put(array, NamedSharding(mesh, spec)), whose axes may be used by either."
         )
     return next(iter(meshes), None)
+
+
+def _knows_its_mesh(node: Any) -> bool:
+    """A source whose rows come to a mesh from the host."""
+    return isinstance(getattr(node, "mesh", None), Mesh)
 
 
 def on_mesh(x: PyTree[Array], mesh: Mesh | None) -> PyTree[Array]:
@@ -157,9 +164,22 @@ ROWS = "rows"
 """The axis of the mesh of all devices on which the rows of all processes are."""
 
 
+def all_devices() -> Mesh:
+    return Mesh(np.asarray(jax.devices()), (ROWS,), axis_types=(AxisType.Auto,))
+
+
+def cut_alike(arrays: PyTree) -> PyTree:
+    """The first rows that each process has: as many in all of them, and for all of their devices."""
+    rows = jax.tree.leaves(arrays)[0].shape[0]
+    if jax.process_count() > 1:
+        rows = int(np.min(multihost_utils.process_allgather(np.int32(rows))))
+    rows -= rows % jax.local_device_count()
+    return jax.tree.map(lambda leaf: leaf[:rows], arrays)
+
+
 def joined_rows(arrays: PyTree) -> PyTree[Array]:
     """The rows that each process has, as arrays over the devices of all processes. Called by all of them."""
-    mesh = Mesh(np.asarray(jax.devices()), (ROWS,), axis_types=(AxisType.Auto,))
+    mesh = all_devices()
     rows, devices = jax.tree.leaves(arrays)[0].shape[0], jax.local_device_count()
     counts = [rows]
     if jax.process_count() > 1:

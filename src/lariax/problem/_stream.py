@@ -4,8 +4,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 import equinox as eqx
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int, Key, PyTree
 
+from lariax.problem._meshes import ROWS, all_devices
 from lariax.problem._precision import narrowed, warn_of_float32
 from lariax.problem._sources import AbstractSource, leading_axis
 
@@ -35,6 +39,8 @@ class Stream(AbstractSource):
     beginning. An iterable with `state_dict` and `load_state_dict` (a stateful data loader) is asked for its place and
     set to it instead.
 
+    Rows are read a block ahead, while the run computes.
+
     >>> import numpy as np, lariax as lx
     >>> rng = np.random.default_rng(0)
     >>> stream = lx.Stream({"z": rng.normal(size=32)} for _ in range(1000))
@@ -42,17 +48,39 @@ class Stream(AbstractSource):
 
     _batches: _OnHost = eqx.field(static=True)
     repeat: bool = eqx.field(static=True)
+    mesh: Mesh | None = eqx.field(static=True, repr=False)  # whose devices share its rows
 
     from_host: ClassVar[bool] = True
 
-    def __init__(self, batches: Iterable[PyTree], repeat: bool = False):
+    def __init__(self, batches: Iterable[PyTree], repeat: bool = False, *, mesh: Mesh | None = None):
         if not hasattr(batches, "__iter__"):
             raise TypeError(
                 f"Stream takes an iterable of batches, found {type(batches).__name__}. "
                 "For arrays that are already in memory use lx.Dataset."
             )
         self._batches = _OnHost(batches)
-        self.repeat = repeat
+        self.repeat, self.mesh = repeat, mesh
+
+    @classmethod
+    def local(cls, batches: Iterable[PyTree], repeat: bool = False) -> "Stream":
+        """The rows of all processes, each of which reads its own (`jax.distributed`): every process gives the same part
+        of each batch, dealt out among its devices. With one process, its rows over its devices. The run ends when one
+        of them has no more rows.
+
+        >>> import numpy as np, lariax as lx
+        >>> stream = lx.Stream.local([np.ones((32, 3))], repeat=True)
+        """
+        return cls(batches, repeat, mesh=all_devices() if jax.device_count() > 1 else None)
+
+    def with_batches(self, batches: Iterable[PyTree]) -> "Stream":
+        """Others in the place of its own, once, on the same devices."""
+        return Stream(batches, mesh=self.mesh)
+
+    def placed(self, rows: np.ndarray) -> Array:
+        """A block of batches, to which nobody else writes, on the device; over a mesh, every process has its part."""
+        if self.mesh is None:
+            return jax.device_put(rows, may_alias=True)
+        return jax.make_array_from_process_local_data(NamedSharding(self.mesh, PartitionSpec(None, ROWS)), rows)
 
     def read(self) -> "Batches":
         """The batches, checked one by one as they come."""
@@ -72,7 +100,7 @@ class Stream(AbstractSource):
 
     def one_pass(self) -> "Stream":
         """The same rows, once."""
-        return Stream(self._batches.value)
+        return self.with_batches(self._batches.value)
 
     def state(self) -> Any:
         """The place as the iterable itself tells it; None: it cannot."""

@@ -29,7 +29,7 @@ def columns_of(limits: Mapping[str, tuple[str, Limit]], columns: Columns) -> dic
         if isinstance(inner, OnRows):
             continue
         by = getattr(limit, "by", ())
-        for name in (*(by if isinstance(by, tuple) else (by,)), *(inner.given or ())):
+        for name in (*(by if isinstance(by, tuple | list) else (by,)), *(inner.given or ())):
             if name != "y":
                 found[name] = columns[name]
     return found

@@ -1,9 +1,8 @@
 """What is known of the rates of a model, group by group."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
-
-import numpy as np
 
 from lariax.sklearn._exact import Count, difference, lower, upper
 from lariax.sklearn._promise import Tested, row_shown
@@ -45,8 +44,19 @@ class RateCertificate:
     confidence: float
     holds: bool
     entries: tuple[Entry, ...]
-    differences: dict[str, tuple[float, float, float]]
+    largest: dict[str, tuple[Count, Count]]
     exact: bool = True
+
+    @cached_property
+    def differences(self) -> dict[str, tuple[float, float, float]]:
+        """The largest difference of two groups' rates, constraint by constraint, with its interval: computed when it is
+        asked for, as the exact ones take longer than many a fit."""
+        found = {}
+        for name, (first, second) in self.largest.items():
+            middle = first.rate - second.rate
+            ends = difference(first, second, 1.0, 1 - self.confidence) if self.population else (middle, middle)
+            found[name] = (middle, *ends)
+        return found
 
     def to_frame(self) -> Any:
         """A pandas frame, one row a rate."""
@@ -113,7 +123,7 @@ def certificate_of(plan: Plan, tested: Tested, classes: Any, confidence: float, 
         confidence,
         holds,
         tuple(entries),
-        _differences(plan, tested, error),
+        _largest(plan, tested),
         tested.exact,
     )
 
@@ -124,18 +134,15 @@ def _met(row: Any, tested: Tested) -> bool:
     return bool(row.sign * (rates[row.first] - other) <= row.bound + 1e-12)
 
 
-def _differences(plan: Plan, tested: Tested, error: float) -> dict[str, tuple[float, float, float]]:
-    """Of each constraint that compares groups: the largest difference of two rates, with its interval."""
-    found: dict[str, tuple[float, float, float]] = {}
+def _largest(plan: Plan, tested: Tested) -> dict[str, tuple[Count, Count]]:
+    """Of each constraint that compares groups the two that differ most."""
+    found: dict[str, tuple[Count, Count]] = {}
     for row in plan.rows:
         if row.second is None:
             continue
-        first, second = tested.counts[row.first], tested.counts[row.second]
-        if not (first.rows and second.rows):
+        pair = tested.counts[row.first], tested.counts[row.second]
+        if not (pair[0].rows and pair[1].rows):
             continue
-        middle = first.rate - second.rate
-        if middle < found.get(row.name, (-np.inf,))[0]:
-            continue
-        ends = difference(first, second, 1.0, error) if tested.population else (middle, middle)
-        found[row.name] = (middle, *ends)
+        if row.name not in found or pair[0].rate - pair[1].rate > found[row.name][0].rate - found[row.name][1].rate:
+            found[row.name] = pair
     return found

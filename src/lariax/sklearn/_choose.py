@@ -24,14 +24,15 @@ standard errors, are not taken for the sake of a promise: to accept everybody ke
 
 MOST_THRESHOLDS = 800
 
-SURE = (2.0, 1.0)
-"""Standard errors by which another threshold, and another model, must cost less to be taken for cheaper."""
+SURE = (1.0, 2.0)
+"""Standard errors by which trained models must cost less than a moved threshold to be taken for cheaper, and any model
+with any threshold less than either."""
 
 
 class Candidate(NamedTuple):
-    """A model of the pool, with a threshold."""
+    """A model of the pool, with a threshold; 2.25 is three parts of model 2 and one of model 3."""
 
-    model: int
+    model: float
     shift: float
     margin: float
     cost: float
@@ -70,13 +71,21 @@ def sweep(plan: Plan, y: np.ndarray, counted: np.ndarray, cost: np.ndarray, scor
     """`cost`: (rows, classes), what each decision costs; `exact`: at every threshold rather than some hundreds."""
     label = turning(plan)
     if label is None:
-        decisions = decided(scores)
-        sums = [tuple(part @ counted for part in base.hard(decisions, y)) for base in plan.bases]
-        rates = np.asarray([_ratio(above, below) for above, below in sums]).reshape(-1, 1)
-        price = cost[np.arange(len(y)), decisions].sum()
-        found = Sweep(np.zeros(1), rates, np.asarray([price]))
-    else:
-        found = _sweep_one(plan, y, counted, cost, scores, label, exact)
+        return unmoved(plan, y, counted, cost, scores)
+    return _with_mean_scores(_sweep_one(plan, y, counted, cost, scores, label, exact), plan, counted, scores)
+
+
+def unmoved(plan: Plan, y: np.ndarray, counted: np.ndarray, cost: np.ndarray, scores: np.ndarray) -> Sweep:
+    """The model as it is, with its own threshold."""
+    decisions = decided(scores)
+    sums = [tuple(part @ counted for part in base.hard(decisions, y)) for base in plan.bases]
+    rates = np.asarray([_ratio(above, below) for above, below in sums]).reshape(-1, 1)
+    price = np.round(cost[np.arange(len(y)), decisions].sum(), 9)
+    return _with_mean_scores(Sweep(np.zeros(1), rates, np.asarray([price])), plan, counted, scores)
+
+
+def _with_mean_scores(found: Sweep, plan: Plan, counted: np.ndarray, scores: np.ndarray) -> Sweep:
+    label = turning(plan)
     for b, base in enumerate(plan.bases):
         if base.rate == "mean_score":
             found.rates[b] = _mean_scores(base.label, base.mask * counted, scores, label, found.shifts)
@@ -158,53 +167,70 @@ def margins(plan: Plan, rates: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 class Judged:
     """Every model of a pool at every threshold, as some rows see it: which of them to take for a margin.
 
-    Among those that have the margin the cheapest is the best guess, and a lucky one: a simpler one is taken unless it
-    costs more by `SURE` standard errors of the difference. Simplest is the model without constraints, with its
-    threshold moved as little as can be (if errors are what costs), then with any other threshold, then a model that was
-    trained for a margin.
+    Among those that have the margin the cheapest is the best guess, and a lucky one. So costs are asked only once, for
+    the line along which candidates are taken: the model without constraints, its threshold moved as far as it takes (if
+    misses are what costs, the best that there is), or models with their own threshold, the least constrained that does.
+    The first of these two is taken, unless the second or all others are cheaper by `SURE` standard errors. Along a line
+    nothing is left to choose by but the margin; and it is the last candidate from which on all have the margin, as the
+    first that has it is a lucky one.
     """
 
     def __init__(
         self,
         sweeps: Sequence[Sweep],
         margins: Sequence[np.ndarray],
+        places: Sequence[float] | None = None,
         dearest: float = DEAREST,
-        losses: Callable[[int, float], np.ndarray] | None = None,
+        losses: Callable[[float, float], np.ndarray] | None = None,
         near_own: bool = True,
+        level: float = 0.0,
     ):
+        """`places`: the models of the sweeps (None: one after another); `level`: the margin at which orders are
+        compared."""
+        names = range(len(sweeps)) if places is None else places
         self.margin, self.cost = np.concatenate(margins), np.concatenate([one.cost for one in sweeps])
         self.shift = np.concatenate([one.shifts for one in sweeps])
-        self.model = np.concatenate([np.full(len(one.shifts), i) for i, one in enumerate(sweeps)])
+        self.model = np.concatenate([np.full(len(one.shifts), i) for i, one in zip(names, sweeps, strict=True)])
         near = self.cost[self.margin >= min(-NEAR, float(self.margin.max()))]
         affordable = self.cost <= dearest * max(float(near.min()), 1e-300) + 1e-9
         self.margin = np.where(affordable, self.margin, -np.inf)
         self.safest = float(self.margin.max())
         self.cheapest = np.lexsort((np.abs(self.shift), -self.margin, self.cost))
-        self.plain = self.cheapest[self.model[self.cheapest] == 0]
-        self.near = self.plain[np.argsort(np.abs(self.shift[self.plain]), kind="stable")]
-        self.own_sure = SURE[0] if near_own else -1.0
-        self.losses, self.known = losses, dict[int, np.ndarray]()
+        self.line = None if losses is None else self._line(losses, near_own, level)
+
+    def _line(
+        self, losses: Callable[[float, float], np.ndarray], near_own: bool, level: float
+    ) -> tuple[np.ndarray, np.ndarray] | None:
+        """The line, and along it the least margin from there to the largest."""
+        able = self.margin >= min(level, self.safest)
+        plain = self.cheapest[self.model[self.cheapest] == 0]
+        own = np.flatnonzero(self.shift == 0)
+        own = own[np.argsort(self.model[own], kind="stable")]
+        side = self.shift[plain[able[plain]][:1]]  # on which it is cheapest
+        near = plain[np.argsort(np.abs(self.shift[plain]), kind="stable")]
+        near = near[np.all(self.shift[near] * side[:, None] >= 0, axis=0)]
+        lines = [line for line in ((near, own) if near_own else (plain,)) if able[line].any()]
+        firsts = [int(line[able[line]][0]) for line in (*lines, self.cheapest)]
+        best = len(lines)
+        for number in reversed(range(len(lines))):  # from any to the simplest
+            sure = SURE[1] if best == len(lines) else SURE[0]
+            one, other = (losses(self.model[i].item(), float(self.shift[i])) for i in (firsts[number], firsts[best]))
+            if self.cost[firsts[number]] - self.cost[firsts[best]] <= sure * np.linalg.norm(one - other):
+                best = number
+        if best == len(lines):
+            return None
+        line = lines[best]
+        line = line[: int(np.argmax(self.margin[line])) + 1]
+        return line, np.minimum.accumulate(self.margin[line][::-1])[::-1]
 
     def at(self, level: float) -> Candidate:
         """The one to take for this margin, or for the largest that there is."""
         able = self.margin >= min(level, self.safest)
-        near, plain, cheapest = (order[able[order]] for order in (self.near, self.plain, self.cheapest))
-        near = near[self.shift[near] * self.shift[plain[:1]] >= 0]  # moved to the side on which it is cheapest
-        options = [(near, self.own_sure), (plain, SURE[1]), (cheapest, 0.0)]
-        best = next(int(i[0]) for i, sure in options if len(i) and self._as_good(int(i[0]), int(cheapest[0]), sure))
-        return Candidate(
-            int(self.model[best]), float(self.shift[best]), float(self.margin[best]), float(self.cost[best])
-        )
-
-    def _as_good(self, simple: int, best: int, sure: float) -> bool:
-        if simple == best:
-            return True
-        if self.losses is None or sure < 0:
-            return False
-        for i in (simple, best):
-            if i not in self.known:
-                self.known[i] = self.losses(int(self.model[i]), float(self.shift[i]))
-        return bool(self.cost[simple] - self.cost[best] <= sure * np.linalg.norm(self.known[simple] - self.known[best]))
+        best = int(self.cheapest[able[self.cheapest]][0])
+        if self.line is not None and np.any(self.line[1] >= level):
+            best = int(self.line[0][np.argmax(self.line[1] >= level)])
+        model = self.model[best].item()
+        return Candidate(model, float(self.shift[best]), float(self.margin[best]), float(self.cost[best]))
 
     def levels(self, safest: float = SAFEST) -> np.ndarray:
         first = min(safest, self.safest)

@@ -10,7 +10,7 @@ import scipy.optimize
 
 from lariax.utils import did_you_mean, is_number
 
-By: TypeAlias = str | int | tuple[str | int, ...]
+By: TypeAlias = str | int | Sequence[str | int]
 Given: TypeAlias = Mapping[str, Any]
 
 RATES = (
@@ -71,7 +71,7 @@ class gap:
 
     Arguments:
         bound: between 0 and 1.
-        by: the column that tells groups apart, or a tuple of columns: then every combination is a group.
+        by: the column that tells groups apart, or several, `("sex", "race")`: then every combination is a group.
         given, label: as of `at_least`.
 
     >>> import lariax.sklearn as ls

@@ -20,6 +20,9 @@ one of its level."""
 TAIL = 1e-9
 """Of the second count, left out of sums and added to the p-value."""
 
+ENDLESS = 10**9
+"""Rows, where no number of them is enough."""
+
 
 @dataclass(frozen=True)
 class Count:
@@ -182,7 +185,7 @@ def difference(first: Count, second: Count, slope: float, error: float) -> tuple
 
 def fewest(bound: float, error: float) -> int:
     """Rows without a single miss that show a rate of misses of at most `bound`: (1 - bound)^n <= error."""
-    return int(np.ceil(np.log(error) / np.log1p(-bound))) if 0 < bound < 1 else (1 if bound >= 1 else 10**9)
+    return int(np.ceil(np.log(error) / np.log1p(-bound))) if 0 < bound < 1 else (1 if bound >= 1 else ENDLESS)
 
 
 def factor_needed(slack: float, deviation: float, error: float) -> float:

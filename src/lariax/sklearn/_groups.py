@@ -60,7 +60,7 @@ class Columns:
 
     def groups(self, by: By) -> Iterator[tuple[str, np.ndarray]]:
         """Each group's name and rows."""
-        names = by if isinstance(by, tuple) else (by,)
+        names = tuple(by) if isinstance(by, tuple | list) else (by,)
         levels = [np.unique(self[name].astype(str) if self[name].dtype == object else self[name]) for name in names]
         count = int(np.prod([len(level) for level in levels]))
         if count > MOST_GROUPS:

@@ -10,6 +10,7 @@ import scipy.sparse
 from threadpoolctl import ThreadpoolController
 
 from lariax.sklearn._choose import decided, probabilities
+from lariax.sklearn._pool import STEPS
 from lariax.sklearn._rates import Plan
 from lariax.sklearn._train import Objective, Rows, Trained, train
 
@@ -33,6 +34,15 @@ class Linear:
         intercept = self.intercept.copy()
         intercept[0 if len(intercept) == 1 else label] -= shift
         return replace(self, intercept=intercept)
+
+    def mixed(self, other: "Linear", share: float) -> "Linear":
+        """The model between the two."""
+
+        def mix(name: str) -> Any:
+            return (1 - share) * getattr(self, name) + share * getattr(other, name)
+
+        names = ("coef", "intercept", "multipliers", "values", "loss")
+        return Linear(**{name: mix(name) for name in names}, iterations=0)
 
 
 def scaling(inputs: Any, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -68,6 +78,7 @@ class LinearTrainer:
 
     levels: ClassVar[tuple[float, ...]] = (0.0, 1.0, 1.5, 2.0, 3.0, 4.5, 7.0)
     flatters: ClassVar[bool] = False
+    steps: ClassVar[int] = STEPS
 
     def path(self, rows: Rows, plan: Plan, targets: Sequence[np.ndarray | None]) -> list[Linear]:
         """One model for each vector of bounds, each from the one before."""

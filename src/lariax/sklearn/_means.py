@@ -98,9 +98,9 @@ def price_of_means(
     points = []
     for number, (bound, one) in enumerate(zip(tries, plans, strict=True), 1):
         seen = [sweep_of(one.at(rows), each, problem.weights[rows], sizes) for each in residuals]
-        found = Judged([sweep for sweep, _ in seen], [margin for _, margin in seen], np.inf)
+        found = Judged([sweep for sweep, _ in seen], [margin for _, margin in seen], dearest=np.inf)
         chosen = found.at(level)
-        squares = (residuals[chosen.model] - chosen.shift) ** 2
+        squares = (residuals[int(chosen.model)] - chosen.shift) ** 2
         count = Count(float(squares.sum()), float(len(squares)), float(squares @ squares), bounded=False)
         prices = zip(plan.rows, models[number].multipliers, strict=True)
         slope = np.nan if targets[number] is None else sum(price for row, price in prices if row.name == name)

@@ -73,6 +73,7 @@ class NetworkTrainer:
 
     levels: ClassVar[tuple[float, ...]] = (0.0, 2.0, 5.0, 9.0)
     flatters: ClassVar[bool] = True
+    steps: ClassVar[int] = 1
 
     def path(self, rows: Rows, plan: Plan, targets: Sequence[np.ndarray | None]) -> list[Network]:
         """One network for each vector of bounds, each from the one before. Bounds and weights are arguments of one

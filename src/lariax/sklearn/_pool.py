@@ -5,13 +5,17 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+from scipy.special import ndtri
 
-from lariax.sklearn._choose import Judged, Sweep, decided, deviations, margins, sweep, turning
+from lariax.sklearn._choose import Judged, Sweep, decided, deviations, margins, sweep, turning, unmoved
 from lariax.sklearn._rates import Base, Plan, Row
 from lariax.sklearn._train import Rows
 
 FOLDS, JUDGES = 5, 4
 """Parts of the rows for cross-fitting; and of how many one judges models that flatter themselves."""
+
+STEPS = 8
+"""From one linear model that was trained to the next, so that margins are some hundredths of a standard error apart."""
 
 
 class Model(Protocol):
@@ -39,6 +43,7 @@ class Trainer(Protocol):
     Attributes:
         levels: margins that models are trained for, in standard errors of the rows kept back.
         flatters: whether models look much better on the rows that they were trained on, however many.
+        steps: from one model to the next: more than 1 if models between two can be made of them (`mixed`).
     """
 
     @property
@@ -46,6 +51,9 @@ class Trainer(Protocol):
 
     @property
     def flatters(self) -> bool: ...
+
+    @property
+    def steps(self) -> int: ...
 
     def path(self, rows: Rows, plan: Plan, targets: Sequence[np.ndarray | None]) -> Sequence[Model]: ...
 
@@ -111,15 +119,37 @@ def swept(rows: Rows, plan: Plan, scores: Sequence[np.ndarray], asked: Asked, ex
     return [sweep(plan, rows.y, rows.counted, cost, one, exact) for one in scores]
 
 
-def judged_on(rows: Rows, plan: Plan, scores: Sequence[np.ndarray], asked: Asked, sizes: np.ndarray) -> Judged:
+def judged_on(
+    rows: Rows, plan: Plan, scores: Sequence[np.ndarray], asked: Asked, sizes: np.ndarray, steps: int
+) -> Judged:
+    """Models at all thresholds, and those between them as they are."""
     sweeps = swept(rows, plan, scores, asked, False)
     cost, label, every = costs(rows, plan, asked.objective), turning(plan), np.arange(len(rows.y))
+    places: list[float] = [*range(len(scores))]
+    for place in np.arange(0, len(scores) - 1 + 1e-9, 1 / steps).tolist() if steps > 1 else []:
+        if place != int(place):
+            sweeps.append(unmoved(plan, rows.y, rows.counted, cost, scores_at(scores, place)))
+            places.append(place)
 
-    def losses(model: int, shift: float) -> np.ndarray:
-        return cost[every, decided(moved(scores[model], label, shift))]
+    def losses(model: float, shift: float) -> np.ndarray:
+        return cost[every, decided(moved(scores_at(scores, model), label, shift))]
 
     near_own = asked.objective == "error"  # of misses alone, the own threshold is not the best
-    return Judged(sweeps, [margins(plan, one.rates, sizes) for one in sweeps], losses=losses, near_own=near_own)
+    level = float(ndtri(asked.confidence))
+    judged = [margins(plan, one.rates, sizes) for one in sweeps]
+    return Judged(sweeps, judged, places, losses=losses, near_own=near_own, level=level)
+
+
+def scores_at(scores: Sequence[np.ndarray], place: float) -> np.ndarray:
+    """Of a model, or of one between two."""
+    number = int(place)
+    share = place - number
+    return scores[number] if not share else (1 - share) * scores[number] + share * scores[number + 1]
+
+
+def model_at(models: Sequence[Any], place: float) -> Any:
+    number = int(place)
+    return models[number] if place == number else models[number].mixed(models[number + 1], place - number)
 
 
 def moved(scores: np.ndarray, label: int | None, shift: float) -> np.ndarray:
@@ -133,8 +163,8 @@ def moved(scores: np.ndarray, label: int | None, shift: float) -> np.ndarray:
 
 def cross_fitted(
     rows: Rows, plan: Plan, trainer: Trainer, targets: Sequence[np.ndarray | None], random: np.random.RandomState
-) -> tuple[list[np.ndarray], np.ndarray]:
-    """Scores of each row by models that were trained without it, and its fold."""
+) -> list[np.ndarray]:
+    """Scores of each row by models that were trained without it."""
     fold = random.permutation(np.arange(len(rows.y)) % FOLDS)
     outputs = 1 if plan.classes == 2 else plan.classes
     scores = [np.zeros((len(rows.y), outputs)) for _ in targets]
@@ -142,7 +172,7 @@ def cross_fitted(
         inside, outside = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
         for one, model in zip(scores, trainer.path(rows.at(inside), plan.at(inside), targets), strict=True):
             one[outside] = model.scores(rows.inputs[outside])
-    return scores, fold
+    return scores
 
 
 def room(row: Row) -> float:

@@ -26,22 +26,21 @@ from lariax.sklearn._choose import (
     DEAREST,
     Candidate,
     decided,
-    deviations,
     exactly,
-    margins,
     probabilities,
     turning,
 )
-from lariax.sklearn._exact import Count, factor_needed, fewest, shown
+from lariax.sklearn._exact import ENDLESS, Count, factor_needed, fewest, shown
 from lariax.sklearn._pool import (
-    FOLDS,
     JUDGES,
     Asked,
     Trainer,
     cross_fitted,
     judged_on,
+    model_at,
     moved,
     room,
+    scores_at,
     sizes_of,
     swept,
     targets_for,
@@ -57,7 +56,7 @@ FEW = 4000
 """Rows for training below which candidates are judged on cross-fitted scores: models of few rows flatter themselves."""
 
 FIRST = 0.8
-"""Of the chance to be wrong, for the first sequence; of cross-fitted decisions, for the test."""
+"""Of the chance to be wrong, for the first sequence."""
 
 KEPT = 0.5
 """Of the rows, to test on. More rows would test sharper, and train worse."""
@@ -65,8 +64,8 @@ KEPT = 0.5
 CROSSED = 5000
 """Rows below which the test is on cross-fitted decisions of all rows."""
 
-SAFE, LUCK = 6.0, (0.5, 3.5, 0.1)
-"""The margin that is tried first there, in standard errors, and those at which luck is measured."""
+SAFE, PART = 6.0, 0.5
+"""There: the margin that is tried first, in standard errors, and the part of the chance to be wrong that tests have."""
 
 FEWEST = 100
 """Rows below which none are kept back: nothing worth promising could be shown."""
@@ -110,6 +109,8 @@ def settled(rows: Rows, plan: Plan, trainer: Trainer, asked: Asked, random: np.r
     if scarce is not None:
         done = _counted(rows, plan, trainer, asked)
         message = f"{STATUSES['not_shown']} About {scarce:,} rows would be needed at least, {n:,} were given."
+        if scarce >= ENDLESS:
+            message, scarce = "A bound that leaves nothing to go wrong cannot be shown on any number of rows.", None
         return replace(done, status="not_shown", message=message, rows_needed=scarce)
     if crossed:
         return _crossed(rows, plan, trainer, asked, random)
@@ -162,9 +163,10 @@ def _outcome(
 ) -> Outcome:
     candidate = candidates[which]
     label = turning(plan)
-    model = models[candidate.model] if label is None else models[candidate.model].shifted(label, candidate.shift)
+    model = model_at(models, candidate.model)
+    price = model.multipliers if candidate.model else models[1].multipliers
+    model = model if label is None else model.shifted(label, candidate.shift)
     tested = Tested(_counts(model, plan, seen, population), len(seen.y), population)
-    price = models[max(candidate.model, 1)].multipliers
     return Outcome(model, candidate.shift, status, message, rows_needed, tested, models, price)
 
 
@@ -187,8 +189,9 @@ def pool(
     if trainer.flatters or len(rows.y) >= FEW:
         scores = [one.scores(rows.inputs[judged]) for one in models]
     else:
-        scores, _ = cross_fitted(rows, plan, trainer, targets, random)
-    return models, judged_on(rows.at(judged), plan.at(judged), scores, asked, sizes_of(plan, rows, kept)).sequence()
+        scores = cross_fitted(rows, plan, trainer, targets, random)
+    sizes = sizes_of(plan, rows, kept)
+    return models, judged_on(rows.at(judged), plan.at(judged), scores, asked, sizes, trainer.steps).sequence()
 
 
 def _shown(
@@ -241,33 +244,31 @@ def _crossed(rows: Rows, plan: Plan, trainer: Trainer, asked: Asked, random: np.
     """Where rows are few, all of them train and all of them test: each is decided by models that did not see it, and
     the model is trained on all rows in the same way.
 
-    The rows that test also chose the candidate, so that it looks better than it is: by how much is measured across
-    folds (`luck`), and this margin is added to the least that passes the test. As luck is an estimate, the test has a
-    part of the chance to be wrong (`FIRST`), and the estimate has the rest.
+    The rows that test also chose the candidate. Along one order of candidates there is hardly any luck in that: on a
+    fold, a choice by the other folds is as much too strict or too loose as these differ from it, and over the folds the
+    differences cancel. What is left of second order, and that models of all rows are not those of a part of them, has
+    the rest of the chance to be wrong (`PART`).
 
-    This is no longer exact: counts are of models that saw some rows fewer, which errs on the safe side as a rule, and
-    what the error of luck takes is not known. `tests/sklearn/test_promise.py` and `benchmarks/promises` count how often
-    such promises are broken.
+    So this is not exact. `tests/sklearn/test_promise.py` and `benchmarks/promises` count how often such promises are
+    broken.
     """
     error, n, sizes = 1 - asked.confidence, len(rows.y), sizes_of(plan, rows, len(rows.y))
     targets = targets_for(plan, rows, n, trainer.levels)
-    scores, fold = cross_fitted(rows, plan, trainer, targets, random)
-    whole = judged_on(rows, plan, scores, asked, sizes)
+    scores = cross_fitted(rows, plan, trainer, targets, random)
+    whole = judged_on(rows, plan, scores, asked, sizes, trainer.steps)
     levels, label = whole.levels(SAFE), turning(plan)
 
-    def counts_at(level: float) -> list[Count]:
-        one = whole.at(level)
-        stand_in = moved(scores[one.model], label, one.shift)
+    def counts_of(one: Candidate) -> list[Count]:
+        stand_in = moved(scores_at(scores, one.model), label, one.shift)
         return plan.counts(decided(stand_in), rows.y, probabilities(stand_in))
 
     def fails(level: float) -> bool:
-        return not all(row_shown(row, counts_at(level), FIRST * error) for row in plan.rows)
+        found = counts_of(whole.at(level))
+        return not all(row_shown(row, found, PART * error) for row in plan.rows)
 
     passed = bisect_left(levels.tolist(), True, key=fails)  # margins fall, and with them what counts show
-    least = levels[passed - 1] if passed else None
-    needs = np.inf if least is None else least + luck(rows, plan, scores, fold, asked, sizes)
-    promised = needs <= whole.safest
-    chosen = whole.at(needs)
+    promised = passed > 0
+    chosen = whole.at(levels[passed - 1] if promised else np.inf)
     models = list(trainer.path(rows, plan, targets))
     status = "promised" if promised else "not_shown" if chosen.margin > 0 else "out_of_reach"
     needed = None if promised else needed_rows(chosen, error, n)
@@ -275,43 +276,14 @@ def _crossed(rows: Rows, plan: Plan, trainer: Trainer, asked: Asked, random: np.
     if status == "not_shown":
         message += f" About {needed:,} rows would show it; {n:,} were given."
     outcome = _outcome(models, [chosen], 0, plan, rows, status, message, True, needed)
-    return replace(outcome, tested=Tested(counts_at(needs), n, True, False))
-
-
-def luck(
-    rows: Rows, plan: Plan, scores: Sequence[np.ndarray], fold: np.ndarray, asked: Asked, sizes: np.ndarray
-) -> float:
-    """By how many standard errors a candidate falls short of its margin on rows that had no part in choosing it: of
-    each fold the others choose, for each margin; the median. One count is not luck: a threshold lies just beside a row,
-    and the exact test knows that."""
-    outside = [np.flatnonzero(fold != number) for number in range(FOLDS)]
-    folds = [judged_on(rows.at(out), plan.at(out), [one[out] for one in scores], asked, sizes) for out in outside]
-    label, found, before = turning(plan), [], None
-    for level in np.arange(*LUCK):
-        choices = [one.at(level) for one in folds]
-        if choices == before:
-            continue
-        stand_in, before = np.empty_like(scores[0]), choices
-        for number, one in enumerate(choices):
-            inside = fold == number
-            stand_in[inside] = moved(scores[one.model][inside], label, one.shift)
-        rates = np.asarray([one.rate for one in plan.counts(decided(stand_in), rows.y, probabilities(stand_in))])
-        short = level - float(margins(plan, rates, sizes))
-        found.append(short - float(np.max(_one_count(plan, sizes) / deviations(plan, rates, sizes))))
-    return max(float(np.median(found)), 0.0)
-
-
-def _one_count(plan: Plan, sizes: np.ndarray) -> np.ndarray:
-    """What one row more or less changes, for each constraint."""
-    one = 1 / np.maximum(sizes, 1)
-    return np.asarray([max(one[r.first], 0 if r.second is None else r.slope * one[r.second]) for r in plan.rows])
+    return replace(outcome, tested=Tested(counts_of(chosen), n, True, False))
 
 
 def passing(candidates: Sequence[Candidate], models: Sequence[Any], plan: Plan, rows: Rows, error: float) -> int:
     """How many candidates pass before the first that does not."""
     label = turning(plan)
     for number, candidate in enumerate(candidates):
-        model = models[candidate.model]
+        model = model_at(models, candidate.model)
         if label is not None:
             model = model.shifted(label, candidate.shift)
         counts = _counts(model, plan, rows, True)

@@ -206,11 +206,11 @@ class ConstrainedRegressor(RegressorMixin, BaseEstimator):
             few = len(training) < FEW
             residuals = cross_fitted(own, targets, random) if few else [m.predict(own.inputs) - own.y for m in models]
         swept = [sweep_of(own.plan.at(rows), one, own.weights[rows], sizes) for one in residuals]
-        candidates = Judged([one for one, _ in swept], [margin for _, margin in swept], np.inf).sequence()
+        candidates = Judged([one for one, _ in swept], [margin for _, margin in swept], dearest=np.inf).sequence()
         error, plan = 1 - self.confidence, rest.plan
 
         def seen_of(candidate: Candidate) -> list[Count]:
-            model = shifted(models[candidate.model], candidate.shift)
+            model = shifted(models[int(candidate.model)], candidate.shift)
             return counts(plan, model.predict(rest.inputs) - rest.y, np.ones(len(rest.y)))
 
         def passing(some: list[Candidate], level: float) -> int:
@@ -226,7 +226,7 @@ class ConstrainedRegressor(RegressorMixin, BaseEstimator):
         status = "promised" if which >= 0 else "not_shown" if candidates[0].margin > 0 else "out_of_reach"
         needed = None if which >= 0 else needed_rows(candidates[0], error, len(problem.y))
         tested = Tested(seen_of(chosen), len(kept), True)
-        self._take(plan, shifted(models[chosen.model], chosen.shift), status, models, tested, needed)
+        self._take(plan, shifted(models[int(chosen.model)], chosen.shift), status, models, tested, needed)
 
     def _take(
         self, plan: Plan, model: Fitted, status: str, models: list[Fitted], tested: Tested, needed: int | None = None

@@ -10,7 +10,17 @@ from scipy.special import ndtri
 from lariax.sklearn._choose import decided, probabilities, turning
 from lariax.sklearn._constraints import RATES
 from lariax.sklearn._exact import Count, lower, upper
-from lariax.sklearn._pool import JUDGES, Asked, Trainer, cross_fitted, judged_on, moved, sizes_of, tightened
+from lariax.sklearn._pool import (
+    JUDGES,
+    Asked,
+    Trainer,
+    cross_fitted,
+    judged_on,
+    moved,
+    scores_at,
+    sizes_of,
+    tightened,
+)
 from lariax.sklearn._rates import Plan, Row
 from lariax.sklearn._train import Rows
 from lariax.utils import did_you_mean
@@ -109,9 +119,9 @@ def price(seen: Seen, name: str | None, bounds: Sequence[float] | None, random: 
     judged, scores = _judged(rows, plan, trainer, targets, random)
     points = []
     for bound, one, model in zip(tries, plans, models[1:], strict=True):
-        found = judged_on(rows.at(judged), one.at(judged), scores, asked, sizes)
+        found = judged_on(rows.at(judged), one.at(judged), scores, asked, sizes, trainer.steps)
         chosen = found.at(level)
-        wrong = decided(moved(scores[chosen.model], turning(plan), chosen.shift)) != rows.y[judged]
+        wrong = decided(moved(scores_at(scores, chosen.model), turning(plan), chosen.shift)) != rows.y[judged]
         count = _count(wrong, rows.y[judged], asked.objective)
         slope = sum(m for row, m in zip(plan.rows, model.multipliers, strict=True) if row.name == name)
         ends = (lower(count, error / 2), upper(count, error / 2))
@@ -128,7 +138,7 @@ def _judged(
 ) -> tuple[np.ndarray, list[np.ndarray]]:
     """Rows, and scores of them by models that did not see them."""
     if not trainer.flatters:
-        return np.arange(len(rows.y)), cross_fitted(rows, plan, trainer, targets, random)[0]
+        return np.arange(len(rows.y)), cross_fitted(rows, plan, trainer, targets, random)
     judged, fitted = (np.sort(part) for part in np.split(random.permutation(len(rows.y)), [len(rows.y) // JUDGES]))
     models = trainer.path(rows.at(fitted), plan.at(fitted), targets)
     return judged, [np.asarray(one.scores(rows.inputs[judged])) for one in models]
