@@ -46,6 +46,7 @@ def test_a_second_solve_compiles_nothing(programs):
 
 FIRST = """
 import jax, jax.numpy as jnp, lariax as lx
+from scipy.optimize import LinearConstraint
 compiled = []
 jax.monitoring.register_event_duration_secs_listener(
     lambda name, seconds, **of: compiled.append(of["fun_name"]) if name.endswith("backend_compile_duration") else 0
@@ -67,13 +68,17 @@ other = lx.solve(problem, jnp.ones(2), iterations=700, batch_size=8, seed=3)
 other.certificate
 lx.solve(problem, other, iterations=100)
 print(*compiled)
+compiled.clear()
+rows = [[1.0, 2.0], [0.5, -1.0], [2.0, 1.0]]
+lx.minimize(lambda x: (x - 1) @ (x - 1), [0.0, 0.0], constraints=LinearConstraint(rows, ub=1.0), iterations=50)
+print(*compiled)
 """
 
 
 def test_the_programs_of_a_first_answer():
     """In a new process: the start, the loop, the answer, and two for the seed; no scraps of a few operations."""
     done = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, check=True)
-    solve, certificate, again = (line.split() for line in done.stdout.split("\n")[:3])
+    solve, certificate, again, minimize = (line.split() for line in done.stdout.split("\n")[:4])
     assert [name for name in solve if "stage" not in name and "seed" not in name] == [
         "jit(begin)",
         "jit(advance)",
@@ -83,6 +88,8 @@ def test_the_programs_of_a_first_answer():
     assert certificate.count("jit(_estimate)") in (1, 2)  # of the run's own multipliers, or of fitted ones too
     assert len(certificate) <= 5
     assert set(again) <= {"jit(_estimate)", "jit(fit)"}  # if it is the other way round
+    programs = {"jit(begin)", "jit(advance)", "jit(_conclude)", "jit(_estimate)", "jit(fit)"}
+    assert {name for name in minimize if "stage" not in name} <= programs
 
 
 def test_options_do_not_keep_a_function_out_of_other_programs():

@@ -3,6 +3,7 @@
 import enum
 
 import jax
+import numpy as np
 from jaxtyping import Array, Key
 
 NEVER = 2**31 - 1
@@ -18,4 +19,4 @@ class Randomness(enum.IntEnum):
 
     def of(self, key: Key[Array, ""]) -> Key[Array, ""]:
         """The key of this stream, for a run with that one."""
-        return jax.random.fold_in(key, int(self))
+        return jax.random.fold_in(key, np.uint32(self))

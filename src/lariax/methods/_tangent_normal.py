@@ -5,8 +5,10 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from lariax.compilation import on_host
 from lariax.formulas import storm
 from lariax.methods._base import AbstractMethod, Answer, Diagnosis, Needs
 from lariax.methods._face import bent, linearized
@@ -222,9 +224,9 @@ class TangentNormal(AbstractMethod):
 
     def diagnose(self, oracle: Oracle, state: TangentState, k: Float[Array, ""]) -> Diagnosis:
         """Violated: by more than rounding, in units of how long the rows of J have been."""
-        usual = jnp.where(state.usual > 0, state.usual, 1)
-        violation = jnp.where(oracle.inequality, jnp.maximum(state.residuals, 0), state.residuals) / usual
-        far = jnp.linalg.norm(violation) > jnp.sqrt(_epsilon(oracle)) * state.size
+        residuals, usual, size = map(on_host, (state.residuals, state.usual, state.size))  # nothing is compiled
+        violation = np.where(oracle.layout.inequality, np.maximum(residuals, 0), residuals)
+        far = np.linalg.norm(violation / np.where(usual > 0, usual, 1)) > np.sqrt(_epsilon(oracle)) * size
         return Diagnosis(violated=far, scales=state.metric)
 
     def observe(self, oracle: Oracle, state: TangentState, k: Float[Array, ""]) -> dict[str, Array]:

@@ -13,6 +13,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, ArrayLike, PyTree
 
 import scipy
+from lariax.compilation import on_cpu, on_device, on_host
 from lariax.problem import _spectrum as spectrum
 from lariax.problem._constraints import AbstractConstraint, _Shared
 from lariax.problem._sources import AbstractSource
@@ -70,7 +71,7 @@ class Linear(AbstractConstraint):
             self.fun = _MatrixProduct(matrix)
             self.shape = matrix.shape
         b = b if isinstance(b, jax.Array) else np.asarray(b)
-        self.bound = jnp.asarray(b, float if jnp.issubdtype(b.dtype, jnp.integer) else None)
+        self.bound = on_device(b, float if jnp.issubdtype(b.dtype, jnp.integer) else None)
         if self.bound.shape not in ((), (self.shape[0],)):
             raise ValueError(
                 f"b must have one entry for each of the {self.shape[0]} rows of A, found shape {self.bound.shape}."
@@ -189,14 +190,20 @@ def _matrix(A: Any) -> Any:
 
         matrix = sparse.BCOO.from_scipy_sparse(scipy.sparse.csr_array(A).sorted_indices())
     else:
-        entries = A if isinstance(A, jax.Array) else np.asarray(A)
-        matrix = jnp.asarray(A, float if entries.dtype.kind in "iub" else None)
+        given = A if isinstance(A, jax.Array) else np.asarray(A)
+        matrix = on_device(given, float if given.dtype.kind in "iub" else None)
     if matrix.ndim != 2 or 0 in matrix.shape:
         raise ValueError(f"A must be a matrix with rows and columns, found shape {matrix.shape}. One row is A[None].")
     entries = matrix.data if _is_sparse(matrix) else matrix
-    if not isinstance(entries, jax.core.Tracer) and not bool(jnp.isfinite(entries).all()):
+    if not isinstance(entries, jax.core.Tracer) and not _is_finite(entries):
         raise ValueError("A holds entries that are not finite.")
     return matrix
+
+
+def _is_finite(entries: Array) -> bool:
+    """On a CPU without a program for it."""
+    values = on_host(entries) if on_cpu() else entries
+    return bool((np if isinstance(values, np.ndarray) else jnp).isfinite(values).all())
 
 
 def _is_sparse(matrix: Any) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from lariax.certificate import RelativeTolerance, Tolerance
+from lariax.compilation import on_device
 from lariax.loop import Result, solve
 from lariax.methods import AbstractMethod
 from lariax.problem import AbstractConstraint, AbstractSource, AtLeast, AtMost, Equal, Linear, Problem
@@ -76,7 +77,7 @@ def minimize(
     (True, [1.0, 0.0], 1.0)
     """
     more = _in_our_words(method, options, more)
-    x = jnp.asarray(x0, float) if isinstance(x0, list | tuple) else jax.tree.map(_as_floats, x0)
+    x = _as_array(x0) if isinstance(x0, list | tuple) else jax.tree.map(_as_floats, x0)
     fun = _with(fun, args)
     problem = Problem(
         _traceable("fun", fun, x, samples is not None),
@@ -123,6 +124,12 @@ def _with(fun: Any, args: Any) -> Any:
     """fun with further arguments, one or several."""
     further = args if isinstance(args, tuple) else (args,)
     return (lambda *known: fun(*known, *further)) if further and callable(fun) else fun
+
+
+def _as_array(numbers: Sequence[Any]) -> Array:
+    """Without a program, unless some are traced."""
+    traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(numbers))
+    return jnp.asarray(numbers, float) if traced else on_device(np.asarray(numbers, float))
 
 
 def _as_floats(leaf: Any) -> Any:
