@@ -42,6 +42,21 @@ def test_a_bound_is_the_same_wherever_it_is_written(bound):
     assert ways[0].x.law.tolist() == ["normal", law, "normal"]
 
 
+def test_entries_on_their_bounds_have_no_rounding():
+    key = jax.random.key(1)
+    inputs = jax.random.normal(key, (2000, 3))
+    targets = inputs @ jnp.array([0.7, 0.5, -0.5]) + jax.random.normal(jax.random.fold_in(key, 1), (2000,))
+    problem = lx.Problem(
+        lambda b, row: 0.5 * (row["y"] - row["x"] @ b) ** 2,
+        samples=lx.Dataset({"x": inputs, "y": targets}),
+        constraints={"sum": lx.Equal(jnp.sum, 1.0, samples=None)},
+        within=lx.sets.NonNegative(),
+    )
+    last = lx.inference(problem, jnp.array([0.58, 0.42, 0.0])).x.estimate[2]
+    assert last == 0
+    assert not np.signbit(last)
+
+
 def test_a_price_that_may_be_zero_has_an_interval_from_zero():
     bound = float(ROWS.mean(axis=0)[1]) - ERROR[1]
     inference = infer(constraints={"c": lx.AtMost(lambda x: x[1], bound, samples=None)})

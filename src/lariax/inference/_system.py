@@ -87,6 +87,15 @@ class ActiveModel(NamedTuple):
         return float(np.trace(matrix)) / 2, float(np.sqrt(max(np.sum(matrix * matrix.T), 0) / 2))
 
 
+def _held(local: Local, active: Bool[np.ndarray, " M"]) -> tuple[Vector, Vector]:
+    """Entries that a row of the set holds by itself, as a bound does, and how far they are off: without rounding."""
+    set_rows = np.flatnonzero(active)
+    set_rows = set_rows[set_rows >= local.constraints]
+    alone = set_rows[np.count_nonzero(local.rows[set_rows], axis=1) == 1]
+    entries = np.argmax(local.rows[alone] != 0, axis=1)
+    return entries, 0.0 - local.values[alone] / local.rows[alone, entries]
+
+
 def solved(local: Local, active: Bool[np.ndarray, " M"], with_response: bool = True) -> ActiveModel:
     """Of the quadratic model with the active rows as equalities."""
     d, rows = local.slope.size, local.rows[active]
@@ -94,6 +103,8 @@ def solved(local: Local, active: Bool[np.ndarray, " M"], with_response: bool = T
     inner = _inverse(null, local.hessian)
     across = -back @ local.values[active]
     step = across - inner @ (local.slope + local.hessian @ across)
+    entries, exact = _held(local, active)
+    step[entries] = exact
     own = -back.T @ (local.slope + local.hessian @ step)
     multipliers = np.zeros(active.size)
     multipliers[active] = own
