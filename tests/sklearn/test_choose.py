@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from lariax.sklearn._choose import Judged, Sweep
-from lariax.sklearn._linear import Linear
+from lariax.sklearn._choose import JudgedModels, Sweep
+from lariax.sklearn._linear import LinearModel
 from lariax.sklearn._pool import model_at, scores_at
 
 
@@ -18,7 +18,7 @@ def judged(sweeps, margins):
     def losses(model, shift):
         return (np.arange(1000) < costs[model][shift]).astype(float)
 
-    return Judged(sweeps, [np.asarray(one, float) for one in margins], losses=losses)
+    return JudgedModels(sweeps, [np.asarray(one, float) for one in margins], losses=losses)
 
 
 def test_a_threshold_is_moved_to_the_side_on_which_it_is_cheapest():
@@ -49,7 +49,7 @@ def test_which_order_is_taken_does_not_depend_on_the_margin():
 
 
 def test_between_two_models_is_another():
-    one, two = (Linear(np.full((2, 1), k), np.full(1, k), np.zeros(1), np.zeros(1), 1.0, 5) for k in (1.0, 3.0))
+    one, two = (LinearModel(np.full((2, 1), k), np.full(1, k), np.zeros(1), np.zeros(1), 1.0, 5) for k in (1.0, 3.0))
     x = np.asarray([[1.0, 2.0], [0.0, -1.0]])
     model = model_at([one, two], 0.25)
     np.testing.assert_allclose(model.scores(x), scores_at([one.scores(x), two.scores(x)], 0.25))

@@ -12,7 +12,7 @@ from lariax.sklearn._groups import Columns
 
 
 @dataclass(frozen=True)
-class Batch:
+class CheckedRows:
     """Rows as they were checked, and the columns that tell groups apart."""
 
     inputs: Any
@@ -35,11 +35,11 @@ def columns_of(limits: Mapping[str, tuple[str, Limit]], columns: Columns) -> dic
     return found
 
 
-def joined(batches: Iterable[Batch]) -> Batch:
+def joined(batches: Iterable[CheckedRows]) -> CheckedRows:
     batches = list(batches)
     inputs = [one.inputs for one in batches]
     sparse = any(scipy.sparse.issparse(one) for one in inputs)
-    return Batch(
+    return CheckedRows(
         scipy.sparse.vstack(inputs, format="csr") if sparse else np.concatenate(inputs),
         np.concatenate([one.y for one in batches]),
         np.concatenate([one.weights for one in batches]),

@@ -10,7 +10,7 @@ from lariax.sklearn._rates import Plan
 
 
 @dataclass(frozen=True)
-class Entry:
+class CertifiedRate:
     """One rate, of one group and one class."""
 
     constraint: str
@@ -43,7 +43,7 @@ class RateCertificate:
     rows: int
     confidence: float
     holds: bool
-    entries: tuple[Entry, ...]
+    entries: tuple[CertifiedRate, ...]
     largest: dict[str, tuple[Count, Count]]
     exact: bool = True
 
@@ -116,7 +116,7 @@ def certificate_of(plan: Plan, tested: Tested, classes: Any, confidence: float, 
         estimate, low, high = (base.low + base.width * one for one in (count.rate, low, high))
         name = rows[0].name if rows else base.rate
         is_shown = holds or (bool(alone) and ok)
-        entries.append(Entry(name, base.rate, base.group, label, count, estimate, low, high, is_shown))
+        entries.append(CertifiedRate(name, base.rate, base.group, label, count, estimate, low, high, is_shown))
     return RateCertificate(
         tested.population,
         tested.rows,

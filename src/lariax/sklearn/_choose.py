@@ -164,7 +164,7 @@ def margins(plan: Plan, rates: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(found), -np.inf, found)
 
 
-class Judged:
+class JudgedModels:
     """Every model of a pool at every threshold, as some rows see it: which of them to take for a margin.
 
     Among those that have the margin the cheapest is the best guess, and a lucky one. So costs are asked only once, for

@@ -10,7 +10,7 @@ from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from lariax.sklearn._batches import Batch, columns_of, joined
+from lariax.sklearn._batches import CheckedRows, columns_of, joined
 from lariax.sklearn._certificate import RateCertificate, certificate_of
 from lariax.sklearn._choose import decided, probabilities
 from lariax.sklearn._constraints import Limit, at_most, checked
@@ -19,7 +19,7 @@ from lariax.sklearn._linear import LinearTrainer, one_thread
 from lariax.sklearn._pool import Asked, Trainer
 from lariax.sklearn._promise import Outcome, settled
 from lariax.sklearn._rates import Plan, planned
-from lariax.sklearn._tradeoff import Seen, bound_of, draw, frame_of, named, price
+from lariax.sklearn._tradeoff import FittedData, bound_of, draw, frame_of, named, price
 from lariax.sklearn._train import Rows
 from lariax.utils import check_among, check_confidence, is_number, warn
 
@@ -102,7 +102,7 @@ class _Classifier(ClassifierMixin, BaseEstimator):
         check_classification_targets(y)
         weight = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
         columns = columns_of(limits, Columns(sensitive_features, frame, y))
-        rows = joined([*batches, Batch(X, y, weight, columns)])
+        rows = joined([*batches, CheckedRows(X, y, weight, columns)])
         if classes is not None and not np.isin(y, classes).all():
             raise ValueError(f"y has classes that are not among classes={list(classes)}.")
         self._batches = [rows]
@@ -134,7 +134,7 @@ class _Classifier(ClassifierMixin, BaseEstimator):
         }
         return draw(self.tradeoff(bounds, name), words, bound_of(seen.plan, name), ax)
 
-    def _known(self) -> Seen:
+    def _known(self) -> FittedData:
         check_is_fitted(self, "status_")
         if not hasattr(self, "_seen"):
             raise ValueError(LEFT_BEHIND)
@@ -179,7 +179,7 @@ class _Classifier(ClassifierMixin, BaseEstimator):
         asked = Asked(self.promise, self.confidence, self.kept, self._objective)
         random = check_random_state(self.random_state)
         trainer = self._trainer(random)
-        self._seen = Seen(rows, plan, trainer, asked)
+        self._seen = FittedData(rows, plan, trainer, asked)
         with one_thread():
             outcome = settled(rows, plan, trainer, asked, random)
         self._take(outcome, plan)

@@ -16,7 +16,7 @@ from lariax.sklearn._train import Objective, Rows, Trained, train
 
 
 @dataclass(frozen=True)
-class Linear:
+class LinearModel:
     """Scores X @ coef + intercept, one for two classes, else one a class; and how the model came about."""
 
     coef: np.ndarray  # (features, outputs)
@@ -29,20 +29,20 @@ class Linear:
     def scores(self, inputs: Any) -> np.ndarray:
         return np.asarray(inputs @ self.coef + self.intercept)
 
-    def shifted(self, label: int, shift: float) -> "Linear":
+    def shifted(self, label: int, shift: float) -> "LinearModel":
         """With the score of one class less by `shift`."""
         intercept = self.intercept.copy()
         intercept[0 if len(intercept) == 1 else label] -= shift
         return replace(self, intercept=intercept)
 
-    def mixed(self, other: "Linear", share: float) -> "Linear":
+    def mixed(self, other: "LinearModel", share: float) -> "LinearModel":
         """The model between the two."""
 
         def mix(name: str) -> Any:
             return (1 - share) * getattr(self, name) + share * getattr(other, name)
 
         names = ("coef", "intercept", "multipliers", "values", "loss")
-        return Linear(**{name: mix(name) for name in names}, iterations=0)
+        return LinearModel(**{name: mix(name) for name in names}, iterations=0)
 
 
 def scaling(inputs: Any, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -80,7 +80,7 @@ class LinearTrainer:
     flatters: ClassVar[bool] = False
     steps: ClassVar[int] = STEPS
 
-    def path(self, rows: Rows, plan: Plan, targets: Sequence[np.ndarray | None]) -> list[Linear]:
+    def path(self, rows: Rows, plan: Plan, targets: Sequence[np.ndarray | None]) -> list[LinearModel]:
         """One model for each vector of bounds, each from the one before."""
         with one_thread():
             small = scipy.sparse.issparse(rows.inputs) and np.prod(rows.inputs.shape) <= SMALL
@@ -122,7 +122,7 @@ def softened(objective: Objective, target: np.ndarray, last: Trained | None) -> 
     return np.where(gap, target * factor, target + np.nan_to_num(last.values - hard))
 
 
-def _back(trained: Trained, middle: np.ndarray, spread: np.ndarray) -> Linear:
+def _back(trained: Trained, middle: np.ndarray, spread: np.ndarray) -> LinearModel:
     coef = trained.theta[:-1] / spread[:, None]
     intercept = trained.theta[-1] - middle @ coef
-    return Linear(coef, intercept, trained.multipliers, trained.values, trained.loss, trained.iterations)
+    return LinearModel(coef, intercept, trained.multipliers, trained.values, trained.loss, trained.iterations)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from scipy.special import ndtri
 
-from lariax.sklearn._choose import Judged
+from lariax.sklearn._choose import JudgedModels
 from lariax.sklearn._exact import Count, lower, upper
 from lariax.sklearn._fitted import Fitted
 from lariax.sklearn._pool import FOLDS, JUDGES
@@ -98,7 +98,7 @@ def price_of_means(
     points = []
     for number, (bound, one) in enumerate(zip(tries, plans, strict=True), 1):
         seen = [sweep_of(one.at(rows), each, problem.weights[rows], sizes) for each in residuals]
-        found = Judged([sweep for sweep, _ in seen], [margin for _, margin in seen], dearest=np.inf)
+        found = JudgedModels([sweep for sweep, _ in seen], [margin for _, margin in seen], dearest=np.inf)
         chosen = found.at(level)
         squares = (residuals[int(chosen.model)] - chosen.shift) ** 2
         count = Count(float(squares.sum()), float(len(squares)), float(squares @ squares), bounded=False)

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 from scipy.special import ndtri
 
-from lariax.sklearn._choose import Judged, Sweep, decided, deviations, margins, sweep, turning, unmoved
+from lariax.sklearn._choose import JudgedModels, Sweep, decided, deviations, margins, sweep, turning, unmoved
 from lariax.sklearn._rates import Base, Plan, Row
 from lariax.sklearn._train import Rows
 
@@ -121,7 +121,7 @@ def swept(rows: Rows, plan: Plan, scores: Sequence[np.ndarray], asked: Asked, ex
 
 def judged_on(
     rows: Rows, plan: Plan, scores: Sequence[np.ndarray], asked: Asked, sizes: np.ndarray, steps: int
-) -> Judged:
+) -> JudgedModels:
     """Models at all thresholds, and those between them as they are."""
     sweeps = swept(rows, plan, scores, asked, False)
     cost, label, every = costs(rows, plan, asked.objective), turning(plan), np.arange(len(rows.y))
@@ -137,7 +137,7 @@ def judged_on(
     near_own = asked.objective == "error"  # of misses alone, the own threshold is not the best
     level = float(ndtri(asked.confidence))
     judged = [margins(plan, one.rates, sizes) for one in sweeps]
-    return Judged(sweeps, judged, places, losses=losses, near_own=near_own, level=level)
+    return JudgedModels(sweeps, judged, places, losses=losses, near_own=near_own, level=level)
 
 
 def scores_at(scores: Sequence[np.ndarray], place: float) -> np.ndarray:

@@ -16,7 +16,7 @@ from lariax.sklearn._exact import Count
 from lariax.sklearn._groups import Columns
 
 
-class Parts(NamedTuple):
+class RateParts(NamedTuple):
     """Of a rate, one number a row (or one for all)."""
 
     a: Any = 0.0
@@ -26,18 +26,18 @@ class Parts(NamedTuple):
     v0: Any = 0.0
 
 
-def _parts(rate: str, own: np.ndarray) -> Parts:
+def _parts(rate: str, own: np.ndarray) -> RateParts:
     """`own`: 1 where y is the class that the rate is about."""
     table = {
-        "recall": Parts(a=own, v0=own),
-        "miss": Parts(a=-own, a0=own, v0=own),
-        "false_alarm": Parts(a=1 - own, v0=1 - own),
-        "precision": Parts(a=own, v=1.0),
-        "selection_rate": Parts(a=1.0, v0=1.0),
-        "coverage": Parts(a=1.0, v0=1.0),
-        "mean_score": Parts(a=1.0, v0=1.0),
-        "accuracy": Parts(h=1.0, v0=1.0),
-        "error": Parts(h=-1.0, a0=1.0, v0=1.0),
+        "recall": RateParts(a=own, v0=own),
+        "miss": RateParts(a=-own, a0=own, v0=own),
+        "false_alarm": RateParts(a=1 - own, v0=1 - own),
+        "precision": RateParts(a=own, v=1.0),
+        "selection_rate": RateParts(a=1.0, v0=1.0),
+        "coverage": RateParts(a=1.0, v0=1.0),
+        "mean_score": RateParts(a=1.0, v0=1.0),
+        "accuracy": RateParts(h=1.0, v0=1.0),
+        "error": RateParts(h=-1.0, a0=1.0, v0=1.0),
     }
     return table[rate]
 
@@ -65,10 +65,12 @@ class Base:
         """Whether a row adds 0 or 1, and nothing in between."""
         return self.rate != "mean_score" and (self.table is None or bool(np.isin(self.table, (0, 1)).all()))
 
-    def parts(self, y: np.ndarray) -> Parts:
+    def parts(self, y: np.ndarray) -> RateParts:
         if self.table is not None:
-            return Parts(*(np.broadcast_to(part, y.shape) for part in Parts(v0=1.0)))
-        return Parts(*(np.broadcast_to(part, y.shape) for part in _parts(self.rate, (y == self.label).astype(float))))
+            return RateParts(*(np.broadcast_to(part, y.shape) for part in RateParts(v0=1.0)))
+        return RateParts(
+            *(np.broadcast_to(part, y.shape) for part in _parts(self.rate, (y == self.label).astype(float)))
+        )
 
     def hard(self, decisions: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """What each row adds above and below the line, under these decisions."""

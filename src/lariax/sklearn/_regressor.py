@@ -9,9 +9,9 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from lariax.sklearn._batches import Batch, columns_of, joined
+from lariax.sklearn._batches import CheckedRows, columns_of, joined
 from lariax.sklearn._certificate import RateCertificate, certificate_of
-from lariax.sklearn._choose import Candidate, Judged
+from lariax.sklearn._choose import Candidate, JudgedModels
 from lariax.sklearn._classifier import LEFT_BEHIND, PromiseError, check_hidden
 from lariax.sklearn._constraints import ERRORS, Limit, OnRows, checked, on_rows
 from lariax.sklearn._exact import Count
@@ -100,7 +100,7 @@ class ConstrainedRegressor(RegressorMixin, BaseEstimator):
         batches = getattr(self, "_batches", [])
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, y_numeric=True, reset=not batches)
         weight = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
-        own = Batch(X, y.astype(float), weight, columns_of(means, Columns(sensitive_features, frame, y)))
+        own = CheckedRows(X, y.astype(float), weight, columns_of(means, Columns(sensitive_features, frame, y)))
         rows = joined([*batches, own])
         self._batches = [rows]
         return self._fitted(means, rows.inputs, rows.y, rows.weights, Columns(rows.columns, None, rows.y))
@@ -208,7 +208,7 @@ class ConstrainedRegressor(RegressorMixin, BaseEstimator):
             few = len(training) < FEW
             residuals = cross_fitted(own, targets, random) if few else [m.predict(own.inputs) - own.y for m in models]
         swept = [sweep_of(own.plan.at(rows), one, own.weights[rows], sizes) for one in residuals]
-        candidates = Judged([one for one, _ in swept], [margin for _, margin in swept], dearest=np.inf).sequence()
+        candidates = JudgedModels([one for one, _ in swept], [margin for _, margin in swept], dearest=np.inf).sequence()
         error, plan = 1 - self.confidence, rest.plan
 
         def seen_of(candidate: Candidate) -> list[Count]:

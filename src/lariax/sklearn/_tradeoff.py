@@ -28,7 +28,7 @@ from lariax.utils import did_you_mean
 POINTS = 9
 
 
-class Seen(NamedTuple):
+class FittedData(NamedTuple):
     """What a classifier was fitted on; not pickled with it."""
 
     rows: Rows
@@ -104,7 +104,9 @@ def bounds_to_try(plan: Plan, name: str, bounds: Sequence[float] | None) -> list
     return sorted(set(found.tolist()), reverse=high_is_loose)
 
 
-def price(seen: Seen, name: str | None, bounds: Sequence[float] | None, random: np.random.RandomState) -> list[Point]:
+def price(
+    seen: FittedData, name: str | None, bounds: Sequence[float] | None, random: np.random.RandomState
+) -> list[Point]:
     """Models for all bounds, each from the one before, on all rows and fold by fold."""
     rows, plan, trainer, asked = seen
     name, error = named(plan, name), 1 - asked.confidence

@@ -54,7 +54,7 @@ class Rows:
         return Rows(self.inputs[index], self.y[index], self.weights[index], self.counted[index])
 
 
-class Look(NamedTuple):
+class PointValues(NamedTuple):
     """What is seen at one point."""
 
     loss: float
@@ -91,7 +91,7 @@ class Objective:
         self.families = [(temperature, members) for temperature, members in families if len(members)]
         self.mix = mixing(plan)
 
-    def look(self, theta: np.ndarray) -> Look:
+    def look(self, theta: np.ndarray) -> PointValues:
         scores, y = np.asarray(self.rows.inputs @ theta), self.rows.y
         if self.outputs == 1:
             losses = np.logaddexp(0, scores[:, 0]) - y * scores[:, 0]
@@ -112,7 +112,7 @@ class Objective:
                 bends[members] = slopes[members, :, 0] * ((1 - 2 * q[:, 0]) / temperature)
             else:
                 slopes[members] = q * (by_q - np.sum(by_q * q, axis=2, keepdims=True)) / temperature
-        return Look(loss, rates, by_scores, slopes, bends)
+        return PointValues(loss, rates, by_scores, slopes, bends)
 
     def pulled_back(self, by_scores: np.ndarray) -> np.ndarray:
         """X^T of (rows, ...)."""
@@ -149,19 +149,19 @@ class Lagrangian:
     def __init__(self, objective: Objective, multipliers: np.ndarray, penalty: float, bounds: np.ndarray):
         self.objective, self.multipliers, self.penalty, self.bounds = objective, multipliers, penalty, bounds
 
-    def pressed(self, look: Look) -> np.ndarray:
+    def pressed(self, look: PointValues) -> np.ndarray:
         return np.maximum(self.multipliers + self.penalty * (self.objective.mix @ look.rates - self.bounds), 0)
 
-    def value_of(self, look: Look) -> float:
+    def value_of(self, look: PointValues) -> float:
         return look.loss + float(np.sum(self.pressed(look) ** 2 - self.multipliers**2) / (2 * self.penalty))
 
-    def gradient(self, theta: np.ndarray, look: Look) -> np.ndarray:
+    def gradient(self, theta: np.ndarray, look: PointValues) -> np.ndarray:
         weights = self.pressed(look) @ self.objective.mix
         gradient = self.objective.pulled_back(look.by_scores + np.tensordot(weights, look.rate_slopes, axes=1))
         gradient[:-1] += self.objective.ridge * theta[:-1]
         return gradient
 
-    def hessian(self, theta: np.ndarray, look: Look) -> np.ndarray:
+    def hessian(self, theta: np.ndarray, look: PointValues) -> np.ndarray:
         """Of one output exact; of several without the second derivatives of the rates."""
         objective, pressed = self.objective, self.pressed(look)
         curvature = objective.loss_curvature(theta)
@@ -190,7 +190,7 @@ def _direction(matrix: np.ndarray, gradient: np.ndarray) -> np.ndarray:
         return -vectors @ ((vectors.T @ gradient) / values)
 
 
-def _descend(lagrangian: Lagrangian, theta: np.ndarray, flat: float) -> tuple[np.ndarray, Look, int]:
+def _descend(lagrangian: Lagrangian, theta: np.ndarray, flat: float) -> tuple[np.ndarray, PointValues, int]:
     """Newton's method with backtracking."""
     look = lagrangian.objective.look(theta)
     for iteration in range(INNER):
@@ -210,7 +210,7 @@ def _descend(lagrangian: Lagrangian, theta: np.ndarray, flat: float) -> tuple[np
     return theta, look, INNER
 
 
-def _descend_large(lagrangian: Lagrangian, theta: np.ndarray, flat: float) -> tuple[np.ndarray, Look, int]:
+def _descend_large(lagrangian: Lagrangian, theta: np.ndarray, flat: float) -> tuple[np.ndarray, PointValues, int]:
     """L-BFGS, where a Hessian would be too large."""
 
     def both(vector: np.ndarray) -> tuple[float, np.ndarray]:
