@@ -108,7 +108,7 @@ def judged(
         return Verdict("stalled", ("The last steps were all refused.",), fresh.draws)
     found = Verdict("budget", draws=fresh.draws)
     violations = history.get("feasibility", np.zeros(0))
-    swings = draws >= DRAWS and _has_not_fallen(violations)  # small at the end, perhaps by chance
+    swings = known.averages and draws >= DRAWS and _has_not_fallen(violations)  # small at the end, perhaps by chance
     if bool(known.violated) or bool(known.pressed) or swings:
         found = _of_violation(known, fresh, violations)
     if fresh.is_here and found.status == "budget" and not found.doubt and draws >= DRAWS and _is_restless(history):
