@@ -22,6 +22,7 @@ from lariax.torch._kinks import may_jump
         (lambda x: x.sort()[0][0], True),
         (lambda x: x[0] + torch.relu(x[1] - x[0]) / 0.1, True),
         (lambda x: (x[2] * torch.relu(x[0])) ** 2, False),  # inside of a network
+        (lambda x: torch.nn.functional.linear(torch.relu(x)[None], x[None], x[:1]).sum(), False),  # a layer with a bias
         (lambda x: torch.relu(torch.nn.functional.softplus(x[:2]) @ x[1:]), True),
     ],
 )

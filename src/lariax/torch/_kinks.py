@@ -25,8 +25,8 @@ KINKED = re.compile(
 """How the names of operations begin whose gradients may jump."""
 
 
-JOINING = re.compile(r"Add|Sub|Rsub|Cat|Stack|Sum|Mean")
-"""How those begin in which a parameter may meet a kink: they are linear in both."""
+JOINING = re.compile(r"(Add|Sub|Rsub|Cat|Stack|Sum|Mean)Backward")
+"""How those begin in which a parameter may meet a kink: they are linear in both, as `Addmm` of a layer is not."""
 
 
 def may_jump(outputs: Iterable[Tensor]) -> bool:
