@@ -180,4 +180,4 @@ ABLATIONS = {
     "a penalty that grows over half of the run": {"RAMP": 0.5},
     "half the rate of the exact sum": {"EXACT_TIME": 0.1},
 }
-"""Constants of `lariax.tuned._pressure` that turn a part of the rule off."""
+"""Constants of `lariax.tuned.pressure` that turn a part of the rule off."""

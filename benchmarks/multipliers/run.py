@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.multipliers.methods import ABLATIONS, FRONT, METHODS, Method, joined
 from benchmarks.multipliers.scenarios import Scenario
-from lariax.tuned import _pressure
+from lariax.tuned import pressure
 
 WINDOW = 0.05  # share of the steps whose batches say how well a value at the end can be known
 
@@ -145,11 +145,11 @@ def ablations(known: dict[str, Scenario], seeds: Sequence[int], found: dict[str,
     whole = {name: merit(name, scenario) for name, scenario in known.items()}
     lost: dict[str, dict[str, float]] = {}
     for title, constants in ABLATIONS.items():
-        before = {name: getattr(_pressure, name) for name in constants}
+        before = {name: getattr(pressure, name) for name in constants}
         for name, value in constants.items():
-            setattr(_pressure, name, value)
+            setattr(pressure, name, value)
         lost[title] = {name: merit(name, scenario) - whole[name] for name, scenario in known.items()}
         print(title, {name: round(each, 3) for name, each in lost[title].items()}, flush=True)
         for name, value in before.items():
-            setattr(_pressure, name, value)
+            setattr(pressure, name, value)
     return lost

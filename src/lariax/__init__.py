@@ -47,7 +47,7 @@ from lariax.problem import (
     Stream,
 )
 from lariax.scipy import minimize
-from lariax.tuned import Multipliers
+from lariax.tuned.multipliers import Multipliers
 from lariax.utils import LariaxWarning
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lariax.certificate import SequentialTest, _spread
-from lariax.certificate._interval import Level, length_interval, level, mean_intervals
+from lariax.certificate._interval import Level, errors, interval, level, mean_intervals
 from lariax.certificate._spread import BatchMeans
 from scipy import stats
 
@@ -30,6 +30,10 @@ def free(g):
 
 def positive(r):
     return jnp.maximum(r, 0)
+
+
+def length_interval(spread, residual, at, *, kinks):
+    return interval(errors(spread, residual, at, kinks=kinks), at)
 
 
 interval_of = eqx.filter_jit(

@@ -11,7 +11,8 @@ import optax
 import pytest
 
 import lariax as lx
-from lariax.tuned import Kind, _pressure, emptied, empty, host, is_full, pooled, pressed, relaxed
+from lariax.tuned import host, pressure
+from lariax.tuned.pressure import Kind, emptied, empty, is_full, pooled, pressed, relaxed
 
 
 def loop(multipliers, steps, noise=0.1, rate=0.01, bound=1.0, seed=0):
@@ -83,8 +84,8 @@ def swings(steps=1200, noise=0.1, rate=0.02):
 def test_the_part_at_once_damps_what_a_sum_alone_makes_swing(monkeypatch):
     """A chain of two sums has no damping of its own."""
     assert swings() < 0.1
-    monkeypatch.setattr(_pressure, "PROMPT", 0.0)
-    monkeypatch.setattr(_pressure, "QUICK", 0.0)
+    monkeypatch.setattr(pressure, "PROMPT", 0.0)
+    monkeypatch.setattr(pressure, "QUICK", 0.0)
     assert swings() > 0.3
 
 
@@ -172,7 +173,7 @@ def test_the_rule_is_the_same_entry_by_entry_and_by_numbers(exact):
 
 def _after(value, haste, monkeypatch):
     """The multiplier after 400 values around `value`, of noise 0.1, and before them 100 around 0.1."""
-    monkeypatch.setattr(_pressure, "HASTE", haste)
+    monkeypatch.setattr(pressure, "HASTE", haste)
     rng, multipliers = np.random.default_rng(5), lx.Multipliers({"c": lx.AtMost(bound=0.0)}, steps=1000)
     multipliers.look("c", (1.0, 1.0), (1.0, 1.0))
     for level in [0.1] * 100 + [value] * 400:
@@ -181,12 +182,12 @@ def _after(value, haste, monkeypatch):
 
 
 def test_what_many_batches_have_shown_drives_a_multiplier_up_though_it_is_a_small_part_of_a_band(monkeypatch):
-    usual = _pressure.HASTE
+    usual = pressure.HASTE
     assert _after(0.03, usual, monkeypatch) > 1.5 * _after(0.03, 0.0, monkeypatch)
 
 
 def test_a_multiplier_comes_down_without_haste(monkeypatch):
-    usual = _pressure.HASTE
+    usual = pressure.HASTE
     assert 0 < _after(-0.03, usual, monkeypatch) == _after(-0.03, 0.0, monkeypatch)
 
 

@@ -90,11 +90,6 @@ class Errors(NamedTuple):
     more: Float[Array, ""]  # or exceed it
 
 
-def length_interval(spread: BatchMeans, residual: Callable[[Vector], Vector], at: Level, *, kinks: bool) -> Intervals:
-    """The interval for || R(mu) ||, from k independent batch means of mu; a single one is exact."""
-    return interval(errors(spread, residual, at, kinks=kinks), at)
-
-
 def errors(spread: BatchMeans, residual: Callable[[Vector], Vector], at: Level, *, kinks: bool) -> Errors:
     """What is seen of R at the mean; where it may bend within the error of the mean (`kinks`), by how much it does."""
     k, mean = spread.batches, spread.mean

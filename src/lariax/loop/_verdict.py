@@ -19,8 +19,10 @@ from lariax.methods import Diagnosis
 from lariax.oracle import Batch, Look, Oracle, Vector
 
 SAMPLES = 2048
-FEW_BLOCKS = 32  # named constraints that are looked at one by one
 """Fresh samples behind a verdict, in two halves."""
+
+FEW_BLOCKS = 32
+"""Named constraints that are looked at one by one."""
 
 REACHES = (1e-2, 1e-1, 1.0)
 """How far from x other points are tried, in units of the run's length, which is 1 + ||z|| in the method's units z,"""

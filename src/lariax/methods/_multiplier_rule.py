@@ -6,27 +6,9 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from lariax.tuned import (
-    Kind,
-    Pool,
-    Pressure,
-    Sizes,
-    checked,
-    emptied,
-    empty,
-    is_full,
-    kind_of,
-    limit_of,
-    looked,
-    passed,
-    pooled,
-    pressed,
-    relaxed,
-    spread,
-    unit_of,
-    unseen,
-    weight_of,
-)
+from lariax.tuned import pressure
+from lariax.tuned.multipliers import checked, kind_of
+from lariax.tuned.pressure import Kind, Pool, Pressure, Sizes
 
 Named = dict[str, Array]
 
@@ -92,11 +74,11 @@ def multiplier_rule(constraints: Mapping[str, Any], steps: int | None = None) ->
         for name, constraint in constraints.items():
             old, kind = state[name], kind_of(constraint)
             if looks and name in looks:
-                old = old._replace(sizes=looked(jnp, old.sizes, kind, old.pool.calls + 1, *looks[name]))
+                old = old._replace(sizes=pressure.looked(jnp, old.sizes, kind, old.pool.calls + 1, *looks[name]))
             value = jnp.asarray(values[name], old.pressure.level.dtype)
             variance = jnp.asarray((variances or {}).get(name, jnp.nan), value.dtype)
             noise = jnp.asarray(jnp.nan if objective_variance is None else objective_variance, value.dtype)
-            sizes = spread(jnp, old.sizes, old.pool.count, noise, jnp.mean(variance))
+            sizes = pressure.spread(jnp, old.sizes, old.pool.count, noise, jnp.mean(variance))
             residual = constraint.sign * (value - constraint.bound)
             new[name] = turned(old._replace(sizes=sizes), residual, variance, kind, steps)
             multipliers[name] = constraint.sign * weighed(new[name], kind) + 0.0
@@ -109,26 +91,28 @@ def started(like: Array) -> Ruled:
     """Before the first value."""
     zero = jnp.zeros((), like.dtype)
     shaped = jnp.zeros_like(like)
-    pool = empty(shaped)._replace(calls=zero, count=zero, size=zero)
-    return Ruled(pool, relaxed(shaped)._replace(pools=zero), Sizes(*(zero + number for number in unseen())))
+    pool = pressure.empty(shaped)._replace(calls=zero, count=zero, size=zero)
+    return Ruled(
+        pool, pressure.relaxed(shaped)._replace(pools=zero), Sizes(*(zero + number for number in pressure.unseen()))
+    )
 
 
 def turned(old: Ruled, residual: Array, variance: Any, kind: Kind, steps: Any) -> Ruled:
     """After a value; one that is not finite is left out."""
     finite = jnp.all(jnp.isfinite(residual))
-    pool = pooled(jnp, old.pool, jnp.where(finite, residual, old.pool.last), variance)
-    pool = _chosen(finite, pool, passed(old.pool))
-    full = is_full(pool) & finite
-    unit = unit_of(jnp, old.sizes, old.pressure.widest)
+    pool = pressure.pooled(jnp, old.pool, jnp.where(finite, residual, old.pool.last), variance)
+    pool = _chosen(finite, pool, pressure.passed(old.pool))
+    full = pressure.is_full(pool) & finite
+    unit = pressure.unit_of(jnp, old.sizes, old.pressure.widest)
     total = None if steps is None else jnp.asarray(steps, residual.dtype)
-    new = pressed(jnp, old.pressure, pool, kind, total, unit, limit_of(jnp, old.sizes) * unit)
-    return Ruled(_chosen(full, emptied(pool), pool), _chosen(full, new, old.pressure), old.sizes)
+    new = pressure.pressed(jnp, old.pressure, pool, kind, total, unit, pressure.limit_of(jnp, old.sizes) * unit)
+    return Ruled(_chosen(full, pressure.emptied(pool), pool), _chosen(full, new, old.pressure), old.sizes)
 
 
 def weighed(state: Ruled, kind: Kind, residual: Any = None) -> Array:
     """The multiplier, in the Lagrangian of residuals: at `residual` if that is known exactly, else at the last one."""
-    limit = limit_of(jnp, state.sizes) * unit_of(jnp, state.sizes, state.pressure.widest)
-    return weight_of(jnp, state.pressure, kind, state.pool.last if residual is None else residual, limit)
+    limit = pressure.limit_of(jnp, state.sizes) * pressure.unit_of(jnp, state.sizes, state.pressure.widest)
+    return pressure.weight_of(jnp, state.pressure, kind, state.pool.last if residual is None else residual, limit)
 
 
 def _chosen(first: Array, one: Any, other: Any) -> Any:

@@ -13,7 +13,7 @@ from lariax.methods._multiplier_rule import Ruled, started, turned, weighed
 from lariax.oracle import Batch, Look, Oracle, Vector
 from lariax.prox import Zero
 from lariax.sets import Everything
-from lariax.tuned import Kind, looked, unit_of
+from lariax.tuned.pressure import Kind, looked, unit_of
 
 Rule = tuple[Ruled, ...]
 """One entry a constraint."""

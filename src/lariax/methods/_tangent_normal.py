@@ -1,7 +1,7 @@
 """For constraints that are known exactly: a step back to them, a step along them, and a gradient that is averaged."""
 
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from lariax.problem import Problem
 from lariax.prox import Zero
 from lariax.sets import Everything
 from lariax.tuned.constants import START_SAMPLES
-from lariax.tuned.curvature import first_curvature, probe_direction, probe_length
+from lariax.tuned.curvature import first_curvature, probe_direction, probe_length, shortest_step
 from lariax.tuned.filter import Filter, clipped_innovation, gain, running_mean, updated
 from lariax.tuned.rates import allowed_drift, next_theta, rate_at
 from lariax.tuned.shape import is_whitened
@@ -158,7 +158,7 @@ class TangentNormal(AbstractMethod):
             drift=running_mean(s.of_gradient.drift, jnp.where(good, drift, 0), rate),
             innovation=clipped_innovation(jnp, s.of_gradient, square(stale - s.gradient)),
         )
-        real = sound & (jnp.linalg.norm(dx) > _real(s.x.dtype) * s.size)
+        real = sound & (jnp.linalg.norm(dx) > shortest_step(_epsilon(oracle)) * s.size)
         too_long = of_gradient.drift > allowed_drift(jnp, k, signal) * alpha**2 * of_gradient.noise
         size = jnp.maximum(jnp.linalg.norm(s.x), jnp.maximum(jnp.linalg.norm(dx) * sound, 0.99 * s.size))
         return TangentState(
@@ -172,7 +172,7 @@ class TangentNormal(AbstractMethod):
             metric=s.metric,
             size=size,
             reach=jnp.maximum(reach, _epsilon(oracle) * size),
-            radius=jnp.maximum(radius, LEAST_RADIUS * _real(s.x.dtype) * size),
+            radius=jnp.maximum(radius, LEAST_RADIUS * shortest_step(_epsilon(oracle)) * size),
             scale=next_theta(jnp, s.scale, too_long, rate),
             backed_off=s.backed_off + ~good,
             extra_evaluations=s.extra_evaluations + len(oracle.blocks) * (back.tries + 2 * trial.tries),
@@ -196,7 +196,6 @@ class TangentNormal(AbstractMethod):
         ahead, here = (oracle.objective_gradient(p, batches.first) for p in (beyond, point))
         seen = jnp.linalg.norm(ahead - here) / (length + _tiny(oracle))
         largest = first_curvature(jnp, jnp.where(jnp.isfinite(seen), seen, 0), steep, size)
-        largest = jnp.where(largest > 0, largest, 1)  # f is constant there: any step will do
         residuals, _ = oracle.exact_residuals(point)
         zero = jnp.zeros((), oracle.dtype)
         return TangentState(
@@ -283,11 +282,11 @@ def _verdict(
     By the trapezoidal rule along the tangential step, with the averaged gradient of the Lagrangian at its beginning.
     """
     moved = trial.taken * step
-    length = jnp.linalg.norm(moved)
+    length, eps = jnp.linalg.norm(moved), float(jnp.finfo(moved.dtype).eps)
     down = jnp.vdot(slope, moved)
     expected, found = down + _curve(s.model, moved) / 2, down + jnp.vdot(change, moved) / 2
-    judged = jnp.abs(down) > 100 * jnp.finfo(length.dtype).eps * jnp.linalg.norm(s.gradient) * length
-    real = jnp.linalg.norm(step) > LEAST_RADIUS / 2 * _real(length.dtype) * s.size  # in a corner there is no way on
+    judged = jnp.abs(down) > 100 * eps * jnp.linalg.norm(s.gradient) * length
+    real = jnp.linalg.norm(step) > LEAST_RADIUS / 2 * shortest_step(eps) * s.size  # in a corner there is no way on
     judged = judged & real
     worse = judged & ~(found <= 0)
     trusted = down**2 > TRUST * s.of_gradient.error / moved.size * length**2
@@ -310,11 +309,6 @@ def _bounds(oracle: Oracle) -> tuple[Bounds, bool]:
     low, high = (oracle.coordinates.ravel(within.project(oracle.coordinates.unravel(end))) for end in ends)
     bounds = Bounds(low, high) if oracle.scaling is None else Bounds(low / oracle.scaling, high / oracle.scaling)
     return bounds, isinstance(within, Everything) and not any(block.inequality for block in oracle.blocks)
-
-
-def _real(dtype: Any) -> float:
-    """A step shorter than this, relative to x, is rounding and shows nothing."""
-    return max(1e-12, 10 * float(jnp.finfo(dtype).eps))
 
 
 def _tiny(oracle: Oracle) -> float:

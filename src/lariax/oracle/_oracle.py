@@ -235,10 +235,6 @@ class Oracle(AbstractStructure, AbstractSampling):
         parts = zip(self.layout.sources, self.split(others), self.split(own), strict=True)
         return self._joined([self._without_replacement(*part, None) for part in parts], own.shape[:1])
 
-    def descent_within(self, z: Vector, gradient: Vector) -> Float[Array, ""]:
-        """How fast a function with this gradient can be lowered from z without leaving the set."""
-        return self.problem.within.stationarity(self.x_of(z), self._slope(gradient))
-
     def stationarity(self, z: Vector, gradient: Vector) -> Float[Array, ""]:
         """How far a function with this gradient, together with the simple term, is from being stationary at z."""
         return self.simple.stationarity(self.x_of(z), self._slope(gradient))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lariax.torch._constraints import AbstractConstraint, Indexed, Proxy
 from lariax.torch._looks import processes
-from lariax.tuned import visit_share
+from lariax.tuned.pressure import visit_share
 
 
 class ExampleRows(NamedTuple):

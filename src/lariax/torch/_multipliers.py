@@ -14,8 +14,9 @@ from lariax.torch._constraints import AbstractConstraint, Proxy
 from lariax.torch._examples import ExampleMultipliers, ExampleRows
 from lariax.torch._looks import agreed, is_sharded, processes, sizes_of
 from lariax.torch._transfer import Transfer
-from lariax.tuned import Multipliers as Core
-from lariax.tuned import ValueEstimate, next_look
+from lariax.tuned.multipliers import Multipliers as Core
+from lariax.tuned.multipliers import ValueEstimate
+from lariax.tuned.pressure import next_look
 
 
 class ConstraintRows(NamedTuple):

@@ -288,8 +288,6 @@ class Survey:
             ((_, (mean,)),) = means
         return mean
 
-    # --- inside
-
 
 def _by_unit(values: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Means over the entries with a common unit."""

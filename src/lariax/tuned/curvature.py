@@ -59,6 +59,11 @@ class Measurement(NamedTuple):
     drift: Any  # the noise that it brings to the tracked gradient, with multipliers that move on as well
 
 
+def shortest_step(eps: float) -> float:
+    """In units of 1 + ||x||: a shorter one is rounding and shows no curvature."""
+    return max(REAL_STEP, REAL_ROUNDING * eps)
+
+
 def probe_length(xp: Any, size: Any, eps: Any) -> Any:
     """Of the step by which the start looks at the curvature, for ||x|| + 1 = `size`."""
     return PROBE * xp.sqrt(eps) * size
@@ -84,7 +89,7 @@ def measured(
     Where all changes are jumps, their squares over those of the steps have no limit, and means are of the roots.
     """
     length = seen.length + tiny
-    real = length > (max(REAL_STEP, REAL_ROUNDING * eps) * (1 + xp.sqrt(seen.size))) ** 2
+    real = length > (shortest_step(eps) * (1 + xp.sqrt(seen.size))) ** 2
     is_jump = is_kinked(xp, curvature) & (seen.fixed > (OUTLIER * curvature.largest) ** 2 * length)
 
     def with_new(old: Any, new: Any, least: float, counts: Any) -> Any:

@@ -6,28 +6,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from lariax.tuned import host
-from lariax.tuned._pressure import (
-    Kind,
-    Pool,
-    Pressure,
-    Sizes,
-    calls_left,
-    emptied,
-    empty,
-    is_at_limit,
-    is_full,
-    limit_of,
-    looked,
-    passed,
-    pooled,
-    pressed,
-    relaxed,
-    spread,
-    unit_of,
-    unseen,
-    weight_of,
-)
+from lariax.tuned import host, pressure
+from lariax.tuned.pressure import Kind, Pool, Pressure, Sizes
 from lariax.utils import warn
 
 MISSED = 100  # calls after which a constraint that nobody has measured is worth a word
@@ -83,7 +63,7 @@ class Multipliers:
         L = f + sum y . value,      y >= 0 for AtMost, <= 0 for AtLeast
 
     Nothing is to be tuned: a multiplier moves by what its constraint's value will probably be at the end of training,
-    compared with its noise, in units of ||grad f|| / ||grad c|| (`lariax.tuned._pressure` states the formulas). At rest
+    compared with its noise, in units of ||grad f|| / ||grad c|| (`lariax.tuned.pressure` states the formulas). At rest
     a constraint holds, or its multiplier is 0 or at its limit; for a frozen network those are the only places of rest.
 
     Arguments:
@@ -108,7 +88,7 @@ class Multipliers:
         self.kinds = {name: kind_of(c) for name, c in self.constraints.items()}
         self._pools: dict[str, Pool] = {}
         self._pressures: dict[str, Pressure] = {}
-        self._sizes: dict[str, Sizes] = {name: unseen() for name in constraints}
+        self._sizes: dict[str, Sizes] = {name: pressure.unseen() for name in constraints}
         self.bounds = {name: _plain(np.asarray(c.bound, float)) for name, c in self.constraints.items()}
         self._at_limit = dict.fromkeys(constraints, 0)
         self._said: set[str] = set()
@@ -151,9 +131,9 @@ class Multipliers:
             pool = self._pools[name] if name in self._pools else self._first(name, mean)
             if noise == noise:
                 own = variance if isinstance(variance, float) else float(np.mean(variance))
-                self._sizes[name] = spread(host, self._sizes[name], pool.count, noise, own)
-            pool = pooled(host, pool, constraint.sign * (mean - self.bounds[name]), variance)
-            self._pools[name] = self._press(name, pool) if is_full(pool) else pool
+                self._sizes[name] = pressure.spread(host, self._sizes[name], pool.count, noise, own)
+            pool = pressure.pooled(host, pool, constraint.sign * (mean - self.bounds[name]), variance)
+            self._pools[name] = self._press(name, pool) if pressure.is_full(pool) else pool
         self._check_end()
 
     def advance_by(self, count: int, values: Mapping[str, np.ndarray]) -> None:
@@ -167,7 +147,7 @@ class Multipliers:
         self.calls += count
         for name, means in values.items():
             pool = self._several(name, self._pools[name], means)
-            self._pools[name] = self._press(name, pool) if is_full(pool) else pool
+            self._pools[name] = self._press(name, pool) if pressure.is_full(pool) else pool
         self._check_end()
 
     def _is_plain(self, count: int, values: Mapping[str, np.ndarray]) -> bool:
@@ -202,22 +182,22 @@ class Multipliers:
                 f"constraint {name!r} has values of shape {np.shape(mean)}, but its bound has shape "
                 f"{np.shape(bound)}. Give one bound for all entries, or one for each."
             )
-        self._pressures[name] = relaxed(mean)
-        return empty(mean, float(self.calls - 1))
+        self._pressures[name] = pressure.relaxed(mean)
+        return pressure.empty(mean, float(self.calls - 1))
 
     def _press(self, name: str, pool: Pool) -> Pool:
         """Move the multiplier by what is in the pool."""
         unit = self._unit(name)
-        limit = limit_of(host, self._sizes[name]) * unit
+        limit = pressure.limit_of(host, self._sizes[name]) * unit
         steps = None if self.steps is None else float(self.steps)
-        new = pressed(host, self._pressures[name], pool, self.kinds[name], steps, unit, limit)
+        new = pressure.pressed(host, self._pressures[name], pool, self.kinds[name], steps, unit, limit)
         self._pressures[name] = new
         self._check_limit(name, new, limit, pool.size)
-        return emptied(pool)
+        return pressure.emptied(pool)
 
     def idle(self, names: Iterable[str]) -> int:
         """For how many more calls with values of these names no multiplier moves."""
-        return min((calls_left(self._pools[name]) for name in names if name in self._pools), default=1) - 1
+        return min((pressure.calls_left(self._pools[name]) for name in names if name in self._pools), default=1) - 1
 
     def exactly(self, name: str) -> tuple[Any, Any, Any]:
         """(multiplier, penalty, limit) of a constraint whose values are exact, for residuals r = 0 or r <= 0."""
@@ -230,7 +210,7 @@ class Multipliers:
         """Take in lengths of the gradients of objective and constraint: products of those of two halves of a batch,
         and squares of those of the whole."""
         if all(map(_is_finite, (*products, *squares))):
-            self._sizes[name] = looked(
+            self._sizes[name] = pressure.looked(
                 host, self._sizes[name], self.kinds[name], float(self.calls + 1), products, squares
             )
 
@@ -252,7 +232,7 @@ class Multipliers:
             return 0.0
         kind = self.kinds[name]
         limit = self._limit(name) if kind.exact else None
-        weight = weight_of(host, self._pressures[name], kind, self._pools[name].last, limit)
+        weight = pressure.weight_of(host, self._pressures[name], kind, self._pools[name].last, limit)
         return _plain(np.asarray(self.constraints[name].sign * weight + 0.0))
 
     @property
@@ -324,14 +304,14 @@ class Multipliers:
     # --- inside
 
     def _unit(self, name: str) -> Any:
-        return unit_of(host, self._sizes[name], self._pressures[name].widest)
+        return pressure.unit_of(host, self._sizes[name], self._pressures[name].widest)
 
     def _limit(self, name: str) -> Any:
-        return limit_of(host, self._sizes[name]) * self._unit(name)
+        return pressure.limit_of(host, self._sizes[name]) * self._unit(name)
 
     def _skip(self, name: str, given: bool) -> None:
         if name in self._pools:
-            self._pools[name] = passed(self._pools[name])
+            self._pools[name] = pressure.passed(self._pools[name])
         if given:
             self._say(
                 f"finite {name}",
@@ -348,7 +328,7 @@ class Multipliers:
     def _check_limit(self, name: str, state: Pressure, limit: Any, values: float) -> None:
         if f"limit {name}" in self._said:
             return
-        stuck = np.any(is_at_limit(state, limit))
+        stuck = np.any(pressure.is_at_limit(state, limit))
         self._at_limit[name] = self._at_limit[name] + int(values) if stuck else 0
         if self._at_limit[name] > max(MISSED, STUCK * (self.steps or 5 * self.calls)):
             constraint = self.constraints[name]
