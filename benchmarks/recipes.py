@@ -157,7 +157,7 @@ def by_ours(data: Data, recipe: Recipe, hidden: tuple[int, ...], passes: int, se
 
 
 def by_multipliers(data: Data, recipe: Recipe, hidden: tuple[int, ...], passes: int, seed: int) -> Outcome:
-    """Adam, with its usual step, and our multipliers."""
+    """Adam, with its usual step, and our multipliers; in the end, onto the bound."""
     begin, model, seen = time.process_time(), network(data, hidden, seed), []
     adam, closure = torch.optim.Adam(model.parameters(), lr=STEP), closure_of(data, recipe, model)
     steps = passes * (len(data.y) // BATCH)
@@ -172,6 +172,7 @@ def by_multipliers(data: Data, recipe: Recipe, hidden: tuple[int, ...], passes: 
             adam.step()
             schedule.step()
             seen.append(float(multipliers["rate"]))
+        multipliers.settle(closure, torch.arange(len(data.y)).split(BATCH))
     outcome = _outcome(data, recipe, model, seen, time.process_time() - begin)
     return outcome._replace(warned=bool(told), refuted=is_refuted(data, model, closure, multipliers))
 

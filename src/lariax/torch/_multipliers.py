@@ -228,8 +228,8 @@ class Multipliers:
         """After training, onto the bounds, with means over all `batches` (a list, or a DataLoader); those means.
 
         The last batches of a loop know a value up to their noise only. Each step here is the shortest that ends the
-        largest violation to first order, with passes over all batches: one and a half for a bound that is missed by a
-        little. Where all bounds are kept, nothing moves. `closure(batch)` gives losses and values as for `lagrangian`.
+        largest violation to first order: a pass over the batches with gradients, and one without. Where all bounds are
+        kept, nothing moves. `closure(batch)` gives losses and values as for `lagrangian`; indexed ones are left out.
         """
         self._arrive()
         parameters = self._own()

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lariax.torch._constraints import Proxy
+from lariax.torch._constraints import Indexed, Proxy
 from lariax.tuned.multipliers import Multipliers as Core
 
 Closure = Callable[[Any], tuple[Tensor, Mapping[str, Any]]]
@@ -65,6 +65,8 @@ def means(core: Core, closure: Closure, batches: Iterable[Any]) -> dict[str, Any
     with torch.no_grad():
         for batch in batches:
             for name, given in closure(batch)[1].items():
+                if isinstance(given, Indexed):
+                    continue  # a bound for each example is not a mean
                 total, count = _summed(core, name, given.values if isinstance(given, Proxy) else given)
                 old = sums.get(name, (0.0, 0))
                 sums[name] = old[0] + total.double().cpu().numpy(), old[1] + count
