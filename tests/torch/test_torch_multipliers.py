@@ -431,11 +431,26 @@ def test_several_bounds_are_settled_in_turn():
     assert values["size"] == pytest.approx(3, abs=1e-5)
 
 
-def test_a_rate_is_settled_by_its_surrogate():
+def test_bounds_of_examples_are_no_means():
+    x = torch.tensor([2.0], dtype=torch.float64, requires_grad=True)
+    multipliers = after_training(x, {"each": lt.AtMost(1.0, indexed=100), "mean": lt.AtMost(1.5)})
+    numbered = [(z, torch.arange(len(z))) for z in all_rows()]
+
+    def closure(batch):
+        return 0 * batch[0][:, 0], {"each": lt.Indexed(x + batch[0][:, 0], batch[1]), "mean": x + batch[0][:, 0]}
+
+    values = multipliers.settle(closure, numbered)
+    assert list(values) == ["mean"]
+    assert values["mean"] <= 1.5
+
+
+@pytest.mark.parametrize("steep", [1.0, 30.0])
+def test_a_rate_is_settled_by_its_surrogate(steep):
+    """Also where that promises far more than the rate does."""
     x = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
 
     def closure(z):
-        return 0 * z[:, 0], {"rate": lt.Proxy((z[:, 0] + x > 0).double(), torch.sigmoid(3 * (z[:, 0] + x)))}
+        return 0 * z[:, 0], {"rate": lt.Proxy((z[:, 0] + x > 0).double(), steep * torch.sigmoid(3 * (z[:, 0] + x)))}
 
     values = after_training(x, {"rate": lt.AtLeast(0.8)}).settle(closure, all_rows())
     assert 0.8 <= values["rate"] < 0.85
@@ -444,8 +459,11 @@ def test_a_rate_is_settled_by_its_surrogate():
 def test_what_cannot_be_settled_is_said_and_left_as_it_was():
     x = torch.tensor([1.0], dtype=torch.float64, requires_grad=True)
     multipliers = after_training(x, {"c": lt.AtMost(0.5)})
-    with pytest.warns(RuntimeWarning, match="no step has brought 'c' to its bound: it is off by 0.5"):
+    with pytest.warns(RuntimeWarning, match="parameters stay as they were, 'c' off by 0.5"):
         multipliers.settle(lambda z: (0 * z[:, 0], {"c": lt.Proxy(x.detach() ** 2, -(x**2))}), all_rows())
+    assert x.tolist() == [1.0]
+    with pytest.warns(RuntimeWarning, match="parameters stay as they were, 'c' off by nan"):
+        after_training(x, {"c": lt.AtMost(0.5)}).settle(lambda z: (x, {"c": x.sum() * math.nan}), all_rows())
     assert x.tolist() == [1.0]
     with pytest.raises(ValueError, match="parameters=model"):
         lt.Multipliers({"c": lt.AtMost(0.5)}).settle(lambda z: (z, {"c": x}), all_rows())

@@ -229,7 +229,8 @@ class Multipliers:
 
         The last batches of a loop know a value up to their noise only. Each step here is the shortest that ends the
         largest violation to first order: a pass over the batches with gradients, and one without. Where all bounds are
-        kept, nothing moves. `closure(batch)` gives losses and values as for `lagrangian`; indexed ones are left out.
+        kept, nothing moves; nor where they cannot be reached so, with a warning. `closure(batch)` gives losses and
+        values as for `lagrangian`; indexed ones are left out.
         """
         self._arrive()
         parameters = self._own()

@@ -29,32 +29,36 @@ class Worst(NamedTuple):
 def settled(
     core: Core, parameters: list[Tensor], closure: Closure, batches: Iterable[Any], most: int
 ) -> dict[str, Any]:
-    """Step after step, each the shortest that ends the largest violation to first order; the means in the end."""
+    """Step after step, each the shortest that ends the largest violation to first order; the means in the end. Where
+    that does not lead onto all bounds, parameters stay as they were."""
     batches = batches if hasattr(batches, "__len__") else list(batches)
     values = means(core, closure, batches)
-    best = found = worst(core, values)
-    kept = [parameter.detach().clone() for parameter in parameters] if found.far else []
+    first, found = values, worst(core, values)
+    before = [parameter.detach().clone() for parameter in parameters] if found.far else []
+    stretch: dict[tuple[str, int], float] = {}  # of steps: a surrogate may fall faster than what it stands for
     for _ in range(most if found.far else 0):
         slopes = _slope(core, found, parameters, closure, batches)
         square = float(torch.stack([torch.sum(slope.double() ** 2) for slope in slopes]).sum())
         if not 0 < square < np.inf:
             break
-        _move(parameters, slopes, (found.residual - found.goal) / square)
+        which, wish = (found.name, found.entry), found.residual - found.goal
+        longer = stretch.get(which, 1.0)
+        _move(parameters, slopes, longer * wish / square)
         values = means(core, closure, batches)
+        done = (found.residual - _residuals(core, found.name, values[found.name])[found.entry]) / wish
+        stretch[which] = longer * float(np.clip(1 / max(done, 0.25), 0.5, 4.0))
         found = worst(core, values)
-        if found.far < best.far:
-            best, kept = found, [parameter.detach().clone() for parameter in parameters]
         if not found.far:
             break
-    if best.far:
+    if found.far:
         with torch.no_grad():
-            for parameter, number in zip(parameters, kept, strict=True):
+            for parameter, number in zip(parameters, before, strict=True):
                 parameter.copy_(number)
-        values = means(core, closure, batches)
+        values, left = first, worst(core, first)
         core._say(
-            f"settle {best.name}",
-            f"no step has brought {best.name!r} to its bound: it is off by {abs(best.residual):.4g}. Train longer; of "
-            "a Proxy, take a surrogate that is nearer to the values.",
+            f"settle {left.name}",
+            f"{most} steps do not lead onto all bounds, so that parameters stay as they were, {left.name!r} off by "
+            f"{abs(left.residual):.4g}. Train longer; of a Proxy, take a surrogate that is nearer to the values.",
         )
     return {name: float(value) if np.ndim(value) == 0 else value for name, value in values.items()}
 
@@ -79,14 +83,19 @@ def worst(core: Core, values: Mapping[str, Any]) -> Worst:
         bound, inequality = core.bounds[name], core.kinds[name].inequality
         deviation = np.ravel(core.deviation(name) + 0 * value)
         near = np.maximum(NEAR * deviation, EXACT * np.ravel(1 + np.abs(bound)))
-        residual = np.ravel(core.constraints[name].sign * (value - bound))
+        residual = _residuals(core, name, value)
         off = np.maximum(residual, 0) if inequality else np.maximum(np.abs(residual) - near, 0)
-        far = off / np.where(deviation > 0, deviation, 1.0)
+        far = np.nan_to_num(off / np.where(deviation > 0, deviation, 1.0), nan=np.inf)
         i = int(np.argmax(far))
         if far[i] > found.far:
             goal = -BEYOND * residual[i] - near[i] if inequality else 0.0
             found = Worst(name, i, float(residual[i]), float(goal), float(far[i]))
     return found
+
+
+def _residuals(core: Core, name: str, value: Any) -> np.ndarray:
+    """Entry by entry."""
+    return np.ravel(core.constraints[name].sign * (value - core.bounds[name]))
 
 
 def _summed(core: Core, name: str, value: Tensor) -> tuple[Tensor, int]:

@@ -13,7 +13,8 @@ class Transfer:
     def __init__(self, *arrays: Any) -> None:
         self.arrays, self.joined = arrays, None
         if isinstance(arrays[0], Tensor) and arrays[0].device.type != "cpu":
-            self.joined = torch.cat([each.reshape(-1) for each in arrays]).double().to("cpu", non_blocking=True)
+            flat = [each.reshape(-1) for each in arrays]
+            self.joined = (flat[0] if len(flat) == 1 else torch.cat(flat)).to("cpu", non_blocking=True)
             self.arrival = torch.cuda.Event()
             self.arrival.record()
 
@@ -21,7 +22,7 @@ class Transfer:
         if self.joined is None:
             return [_number(each) if isinstance(each, Tensor) else each for each in self.arrays]
         self.arrival.synchronize()
-        parts = np.split(self.joined.numpy(), np.cumsum([each.numel() for each in self.arrays[:-1]]))
+        parts = np.split(self.joined.double().numpy(), np.cumsum([each.numel() for each in self.arrays[:-1]]))
         return [part if each.ndim else part[0] for part, each in zip(parts, self.arrays, strict=True)]
 
 
