@@ -8,6 +8,7 @@ import numpy as np
 from lariax.rates._experiments import AFAR, FROM_ZERO, NO_STORM, PAPER, PULL, THEOREM, THEORY
 from lariax.rates._report import SHOWN, Report
 from lariax.rates._watch import MEASURES
+from lariax.utils import needed_by
 
 
 def draw(report: Report, folder: Path) -> list[Path]:
@@ -20,7 +21,8 @@ def draw(report: Report, folder: Path) -> list[Path]:
 
 def levels(report: Report) -> Any:
     """Stationarity and violation at a uniformly random iterate against K, with twice the standard error."""
-    from matplotlib.figure import Figure
+    with needed_by("a picture of rates"):
+        from matplotlib.figure import Figure
 
     cases = [case for case in THEOREM if report.find(case, PAPER)]
     figure = Figure(figsize=(3.3 * len(cases), 5.6), constrained_layout=True)
@@ -45,7 +47,8 @@ def levels(report: Report) -> Any:
 
 def inside(report: Report) -> Any:
     """The estimator's error and the multiplier along the run."""
-    from matplotlib.figure import Figure
+    with needed_by("a picture of rates"):
+        from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.6), constrained_layout=True)
     left, right = figure.subplots(1, 2)

@@ -3,6 +3,7 @@ that are whole or not there."""
 
 from lariax.utils._fields import Converted
 from lariax.utils._files import write_atomically
+from lariax.utils._needs import needed_by
 from lariax.utils._options import (
     check_among,
     check_confidence,
@@ -27,6 +28,7 @@ __all__ = [
     "explains_options",
     "is_number",
     "narrow_table",
+    "needed_by",
     "page",
     "takes",
     "warn",

@@ -6,6 +6,7 @@ DOCS = "docs"
 """Where the documentation is: the folder of the repository. A site that has an address goes here."""
 
 PAGES = {
+    "install": "start.md#install",
     "start": "start.md#ten-lines",
     "questions": "faq.md",
     "ends": "faq.md#when-a-run-does-not-end-well",
