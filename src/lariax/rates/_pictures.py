@@ -1,5 +1,6 @@
 """Pictures of a report: levels against K with the theorem's line, and the inside of the runs."""
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,12 @@ from lariax.rates._experiments import AFAR, FROM_ZERO, NO_STORM, PAPER, PULL, TH
 from lariax.rates._report import SHOWN, Report
 from lariax.rates._watch import MEASURES
 from lariax.utils import needed_by
+
+
+def check_can_draw() -> None:
+    """To be asked before a measurement that takes minutes."""
+    with needed_by("a picture of rates"):
+        importlib.import_module("matplotlib")
 
 
 def draw(report: Report, folder: Path) -> list[Path]:
@@ -21,8 +28,7 @@ def draw(report: Report, folder: Path) -> list[Path]:
 
 def levels(report: Report) -> Any:
     """Stationarity and violation at a uniformly random iterate against K, with twice the standard error."""
-    with needed_by("a picture of rates"):
-        from matplotlib.figure import Figure
+    from matplotlib.figure import Figure
 
     cases = [case for case in THEOREM if report.find(case, PAPER)]
     figure = Figure(figsize=(3.3 * len(cases), 5.6), constrained_layout=True)
@@ -47,8 +53,7 @@ def levels(report: Report) -> Any:
 
 def inside(report: Report) -> Any:
     """The estimator's error and the multiplier along the run."""
-    with needed_by("a picture of rates"):
-        from matplotlib.figure import Figure
+    from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.6), constrained_layout=True)
     left, right = figure.subplots(1, 2)
