@@ -10,6 +10,7 @@ from lariax.utils._options import (
     check_count,
     did_you_mean,
     explains_options,
+    helped_by,
     is_number,
     takes,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "check_count",
     "did_you_mean",
     "explains_options",
+    "helped_by",
     "is_number",
     "narrow_table",
     "needed_by",
