@@ -21,7 +21,7 @@ from lariax.compilation import on_device
 from lariax.oracle import as_arrays
 from lariax.problem import Problem, as_key, automatic_axes, opened
 from lariax.risk import lift_of
-from lariax.utils import check_among, check_confidence
+from lariax.utils import check_among, check_confidence, helped_by
 
 ON = ("samples", "heldout")
 _PASSES, _RISKS = 1, 3  # streams of random numbers
@@ -30,6 +30,7 @@ RISK_DRAWS = 2**14
 """From which the auxiliary numbers of a risk are made."""
 
 
+@helped_by("certificate")
 @automatic_axes()
 def certify(
     problem: Problem,
