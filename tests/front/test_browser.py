@@ -255,6 +255,23 @@ def test_a_smoothed_objective_over_the_raw_one(one):
     assert [" raw" in each for each in places] == [False, True]
 
 
+def test_an_interval_has_the_colour_of_its_line(page, tmp_path, run_with_errors):
+    page.open(report.write([run_with_errors], tmp_path / "errors.html"))
+    chart = (
+        "[...document.querySelectorAll('figure')].find(one => one.querySelector('b')?.textContent === 'Multipliers')"
+    )
+    swatches = page.run(
+        f"[...{chart}.querySelectorAll('.series')].map(one => [one.textContent, one.firstChild.firstChild.className])"
+    )
+    marks = page.run(
+        f"[...{chart}.querySelectorAll('.mark')].map(one => [one.textContent.split(':')[0], one.getAttribute('class')])"
+    )
+    colours = {name: kind.split()[1].removeprefix("f") for name, kind in swatches}
+    assert [name for name, _ in marks] == ["top[1]", "sum", "top[0]"]
+    assert [kind.split()[1] for _, kind in marks] == [f"k{colours[name]}" for name, _ in marks]
+    assert len(set(colours.values())) == 3
+
+
 def test_a_hint_at_a_table_that_scrolls(page, files):
     """On a phone alone."""
     shown = "[...document.querySelectorAll('.sideways')].map(hint => getComputedStyle(hint).display !== 'none')"
