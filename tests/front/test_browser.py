@@ -94,6 +94,16 @@ def test_ticks_can_be_told_apart(page, files):
     assert any(sum(text.startswith(("2.00", "1.999")) for text in texts) > 1 for texts in every), every
 
 
+def test_ticks_of_many_digits_are_not_cut(page, tmp_path, saved_run):
+    values = -0.2 + 1e-6 * np.sin(np.arange(len(saved_run)))
+    run = dataclasses.replace(saved_run, history={**saved_run.history, ("objective",): values}, certificate=None)
+    page.open(report.write([run], tmp_path / "digits.html"))
+    assert max(map(len, ticks(page, 2))) > 8
+    chart = "document.querySelector('[data-panel=\"2\"] svg')"
+    places = page.run(f"[...{chart}.querySelectorAll('text')].map(text => text.getBoundingClientRect().left)")
+    assert min(places) >= page.run(f"{chart}.getBoundingClientRect().left")
+
+
 def test_hover_tells_the_value_there(one, saved_run):
     left, top, width, height = box(one)
     one.mouse("mouseMoved", left + 0.5 * width, top + height / 2)

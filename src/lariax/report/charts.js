@@ -175,7 +175,9 @@ class Plot {
       const p = y.at(tick);
       if (p < MARGIN.top - 1 || p > bottom + 1) continue;
       this.svg.append(shape("line", { class: "grid-line", x1: MARGIN.left, x2: width - MARGIN.right, y1: p, y2: p }));
-      this.svg.append(shape("text", { x: MARGIN.left - 6, y: p + 4, "text-anchor": "end" }, tickWords(tick, options.logY, yDigits)));
+      const text = tickWords(tick, options.logY, yDigits);
+      const narrow = text.length > 8 ? { textLength: MARGIN.left - 8, lengthAdjust: "spacingAndGlyphs" } : {}; // else it is cut
+      this.svg.append(shape("text", { x: MARGIN.left - 6, y: p + 4, "text-anchor": "end", ...narrow }, text));
     }
     const room = Math.max(2, Math.floor((width - MARGIN.left - MARGIN.right) / 75));
     const xTicks = options.xTicks ?? (options.logX ? logTicks : linearTicks)(xs[0], xs[1], room), xDigits = tickDigits(xTicks);
