@@ -94,7 +94,8 @@ def minimize(
         )
     if samples is None and tolerance is None:
         lengths = np.concatenate([np.abs(np.ravel(leaf)) for leaf in jax.tree.leaves(x)])
-        tolerance = RelativeTolerance(tol or RELATIVE[jnp.finfo(lengths.dtype).bits], lengths)
+        bits = jnp.finfo(jax.dtypes.canonicalize_dtype(lengths.dtype)).bits  # as JAX will have it
+        tolerance = RelativeTolerance(tol or RELATIVE[bits], lengths)
     if not {"iterations", "draws", "seconds"} & more.keys():
         more["iterations"] = EXACT_ITERATIONS if samples is None else RANDOM_ITERATIONS
     return solve(problem, x, method, tolerance=tolerance, **more)
