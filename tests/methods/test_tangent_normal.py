@@ -7,10 +7,9 @@ import pytest
 
 import lariax as lx
 from conftest import normal
-from lariax.methods import _face, _nearest
-from lariax.methods._choice import fitted
+from lariax.methods import _face, _nearest, fitted, nearest
 from lariax.methods._face import bent
-from lariax.methods._nearest import Bounds, Linearized, nearest, ridge
+from lariax.methods._nearest import Bounds, Linearized, ridge
 
 METHOD = lx.TangentNormal()
 
