@@ -120,3 +120,17 @@ def test_promises_of_whole_fits(rows):
             broken += recall < 0.7 - 1e-3 or gap > 0.2 + 2e-3  # the truth is known to so much
     assert promised >= (20 if rows == 400 else 100)
     assert broken <= binom.ppf(0.999, 200, 0.05)
+
+
+def test_false_alarms_are_promised_from_few_rows():
+    """300 rows, half of them negative, of which at most 1 may be a false alarm: three times the misses of the plain
+    model, and a promise. 20 fits against the truth: the scores of negatives are N(0, 1) along one direction."""
+    broken = 0
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        y = np.arange(300) % 2
+        x = random.standard_normal((300, 2)) + np.outer(y, [3.0, 0.0])
+        model = ls.NeymanPearsonClassifier(0.05, random_state=seed).fit(x, y)
+        assert model.status_ == "promised"
+        broken += norm.sf(-model.intercept_[0] / np.linalg.norm(model.coef_)) > 0.05
+    assert broken <= binom.ppf(0.999, 20, 0.05)
