@@ -11,7 +11,7 @@ from lariax.sklearn import _promise
 from lariax.sklearn._choose import Candidate
 from lariax.sklearn._constraints import checked
 from lariax.sklearn._groups import Columns
-from lariax.sklearn._promise import chosen
+from lariax.sklearn._promise import chosen, needed_rows
 from lariax.sklearn._rates import planned
 from lariax.sklearn._train import Rows
 
@@ -134,3 +134,21 @@ def test_false_alarms_are_promised_from_few_rows():
         assert model.status_ == "promised"
         broken += norm.sf(-model.intercept_[0] / np.linalg.norm(model.coef_)) > 0.05
     assert broken <= binom.ppf(0.999, 20, 0.05)
+
+
+@pytest.mark.parametrize(
+    ("tested", "across_folds", "total"),
+    [
+        (1000, True, 1000 * (1.96 + 0.8416) ** 2 / 4),
+        (3000, True, 3000 * (1.7507 + 0.8416) ** 2 / 4 / 0.5),  # from 5,000 rows on a half is tested
+        (3000, False, 3000 * (1.7507 + 0.8416) ** 2 / 4 / 0.5),
+    ],
+)
+def test_rows_that_would_show_it_are_those_that_would_be_tested(tested, across_folds, total):
+    """The safest candidate seems to be 2 standard errors from the bound."""
+    safest = Candidate(0, 0.0, 2.0, 1.0)
+    assert needed_rows(safest, 0.05, tested, 0.5, across_folds) == pytest.approx(total, rel=1e-3)
+
+
+def test_no_number_of_rows_shows_what_seems_not_to_hold():
+    assert needed_rows(Candidate(0, 0.0, -0.1, 1.0), 0.05, 1000, 0.5, True) is None

@@ -210,7 +210,7 @@ def _shown(
     if which is not None:
         return _outcome(models, candidates, which, seen_plan, seen, "promised", STATUSES["promised"], True)
     status = "not_shown" if candidates[0].margin > 0 else "out_of_reach"
-    needed = needed_rows(candidates[0], 1 - asked.confidence, len(rows.y))
+    needed = needed_rows(candidates[0], 1 - asked.confidence, len(kept), len(kept) / len(rows.y), False)
     message = STATUSES[status]
     if status == "not_shown":
         message += f" About {needed:,} rows would show it; {len(rows.y):,} were given, {len(kept):,} of them kept back."
@@ -273,7 +273,7 @@ def _crossed(rows: Rows, plan: Plan, trainer: Trainer, asked: Asked, random: np.
     chosen = whole.at(levels[passed - 1] if promised else np.inf)
     models = list(trainer.path(rows, plan, targets))
     status = "promised" if promised else "not_shown" if chosen.margin > 0 else "out_of_reach"
-    needed = None if promised else needed_rows(chosen, error, n)
+    needed = None if promised else needed_rows(chosen, error, n, KEPT, True)
     message = STATUSES[status]
     if status == "not_shown":
         message += f" About {needed:,} rows would show it; {n:,} were given."
@@ -299,7 +299,12 @@ def row_shown(row: Row, counts: Sequence[Count], error: float) -> bool:
     return shown(counts[row.first], second, row.sign, row.slope, row.bound, error)
 
 
-def needed_rows(safest: Candidate, error: float, given: int) -> int | None:
-    """Rows that would show it in four of five cases, if the safest candidate is as good as it seemed."""
-    factor = factor_needed(safest.margin, 1.0, error)
-    return None if not np.isfinite(factor) else int(np.ceil(given * max(factor, 1.1)))
+def needed_rows(safest: Candidate, error: float, tested: int, kept: float, across_folds: bool) -> int | None:
+    """Rows that would show it in four of five cases, if the safest candidate is as good as it seemed on as many rows as
+    are tested now; `kept`: the share that is tested, where it is not across folds."""
+    if across_folds:
+        needed = tested * max(factor_needed(safest.margin, 1.0, PART * error), 1.1)
+        if needed < CROSSED:
+            return int(np.ceil(needed))
+    needed = max(tested * max(factor_needed(safest.margin, 1.0, FIRST * error), 1.1) / kept, CROSSED * across_folds)
+    return int(np.ceil(needed)) if np.isfinite(needed) else None

@@ -230,7 +230,7 @@ class ConstrainedRegressor(RegressorMixin, BaseEstimator):
         which = start + passed - 1 if passed else passing(candidates, (1 - FIRST) * error) - 1
         chosen = candidates[max(which, 0)]
         status = "promised" if which >= 0 else "not_shown" if candidates[0].margin > 0 else "out_of_reach"
-        needed = None if which >= 0 else needed_rows(candidates[0], error, len(problem.y))
+        needed = None if which >= 0 else needed_rows(candidates[0], error, len(kept), len(kept) / len(problem.y), False)
         tested = Tested(seen_of(chosen), len(kept), True)
         self._take(plan, shifted(models[int(chosen.model)], chosen.shift), status, models, tested, needed)
 
