@@ -169,6 +169,8 @@ def draw(frame: Any, names: Mapping[str, str], bound: float, ax: Any = None) -> 
     ax.plot(frame["bound"], frame["objective"])
     for shown, face in ((True, None), (False, "white")):
         some = frame[frame["shown"] == shown]
+        if some.empty:
+            continue
         label = "can be promised" if shown else "too few rows to promise it"
         ax.scatter(some["bound"], some["objective"], color="C0", facecolor=face or "C0", zorder=3, label=label)
     ax.axvline(bound, color="grey", linestyle=":", linewidth=1, label="bound of this model")
