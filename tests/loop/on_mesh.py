@@ -1,4 +1,5 @@
-"""Runs on eight virtual devices, in a process of its own: python on_mesh.py explicit|auto METHOD WHERE. Prints JSON.
+"""Runs on eight virtual devices, in a process of its own: python on_mesh.py explicit|auto METHOD WHERE, or
+python on_mesh.py sweep METHOD. Prints JSON.
 
 The same samples as on one device: those of a `Distribution`, or rows from a source that draws as the shards do.
 """
@@ -114,8 +115,31 @@ def main_of_agents(kind, name, where):
     report({"x": result.x}, {"x": alone.x}, {"x": x0}, {"x": placed}, result, alone)
 
 
+def main_of_sweep(name):
+    """Sixteen seeds along a mesh, in all the ways to say it, beside the same on one device."""
+    noise = lx.Distribution(lambda key: jax.random.normal(key, (3,)))
+    total = lx.AtMost(lambda x, z: jnp.sum(x + z), 2.0)
+    problem = lx.Problem(lambda x, z: jnp.sum((x - 1 - z) ** 2), samples=noise, constraints={"total": total})
+    settings = {"iterations": ITERATIONS, "batch_size": 4}
+    many = jax.vmap(lambda seed: lx.solve(problem, jnp.zeros(3), METHODS[name], seed=seed, **settings))
+    alone = many(jnp.arange(16)).x
+    explicit, auto = (jax.make_mesh((8,), ("runs",), axis_types=(kind,)) for kind in (AxisType.Explicit, AxisType.Auto))
+    place = lambda mesh: jax.device_put(jnp.arange(16), NamedSharding(mesh, P("runs")))  # noqa: E731
+    found = {"automatic": jax.jit(many)(place(auto)).x}
+    with jax.set_mesh(explicit):
+        program = jax.jit(many).lower(place(explicit)).compile()
+        found["compiled"] = program(place(explicit)).x
+        found["called"] = many(place(explicit)).x
+        own = jax.shard_map(many, in_specs=P("runs"), out_specs=P("runs"), check_vma=False)
+        found["mapped"] = jax.jit(lambda seeds: own(seeds).x)(place(explicit))
+    apart = {way: float(jnp.abs(np.asarray(x) - np.asarray(alone)).max()) for way, x in found.items()}
+    rows = {way: sorted({part.data.shape[0] for part in x.addressable_shards}) for way, x in found.items()}
+    sent = re.findall(r" (all-\w+|reduce-scatter|collective-permute)(?:-start)?\(", program.as_text())
+    print(json.dumps({"apart": apart, "rows": rows, "sent": sent}))
+
+
 def gathered(result):
-    """The most entries of an all-gather in the compiled loop."""
+    """The most entries that the compiled loop gathers, or sends on, at once: of any collective that is no sum."""
     run = result.continuation
     setup, every = run.setup, jnp.int32(10)
     program = eqx.filter_jit(advance.__wrapped__)
@@ -123,8 +147,9 @@ def gathered(result):
         setup.oracle, setup.method, run.loop, jnp.int32(60), every, setup.feeder.nothing, setup.blocks, 8
     )
     text = lowered.compile().compiled.as_text()
-    shapes = re.findall(r"= \(?\w+\[([\d,]*)\][^=]*? all-gather(?:-start)?\(", text)
     assert " all-reduce" in text or " all-gather" in text, "nothing is sharded"
+    moving = re.findall(r"= (.*?) (?:all-gather|[\w-]*all-to-all|collective-permute)(?:-start)?\(", text)
+    shapes = re.findall(r"\w\[([\d,]*)\]", " ".join(moving))
     return max((int(np.prod([int(n) for n in shape.split(",") if n])) for shape in shapes), default=0)
 
 
@@ -169,4 +194,6 @@ def report(found, expected, x0, start, result, alone):
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "sweep":
+        sys.exit(main_of_sweep(sys.argv[2]))
     (main_of_agents if sys.argv[3] in ("ring", "sharing") else main)(*sys.argv[1:])

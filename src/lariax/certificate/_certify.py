@@ -30,7 +30,7 @@ RISK_DRAWS = 2**14
 """From which the auxiliary numbers of a risk are made."""
 
 
-@automatic_axes()
+@automatic_axes
 def certify(
     problem: Problem,
     x: PyTree,
@@ -98,7 +98,7 @@ def certify(
     return asked.beside(samples.of_fit(samples.fitted) if fits else samples.of_given(own), own, samples)
 
 
-@automatic_axes()
+@automatic_axes
 def certify_run(
     problem: Problem,
     x: PyTree,

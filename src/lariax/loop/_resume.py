@@ -55,7 +55,7 @@ from lariax.utils import explains_options, warn
 
 
 @explains_options
-@automatic_axes()
+@automatic_axes
 def resume(
     folder: str | os.PathLike[str],
     problem: Problem | None = None,
