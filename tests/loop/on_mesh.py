@@ -1,5 +1,5 @@
 """Runs on eight virtual devices, in a process of its own: python on_mesh.py explicit|auto METHOD WHERE, or
-python on_mesh.py sweep METHOD. Prints JSON.
+python on_mesh.py sweep METHOD, or python on_mesh.py resume METHOD. Prints JSON.
 
 The same samples as on one device: those of a `Distribution`, or rows from a source that draws as the shards do.
 """
@@ -8,6 +8,8 @@ import json
 import os
 import re
 import sys
+import tempfile
+import warnings
 
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
 
@@ -138,6 +140,35 @@ def main_of_sweep(name):
     print(json.dumps({"apart": apart, "rows": rows, "sent": sent}))
 
 
+def main_of_resume(name):
+    """A run on the rows of eight devices goes on on four, then on one that has them without a mesh, then on eight."""
+
+    def problem(devices, data=DATA):
+        mesh = jax.make_mesh((devices,), ("data",), devices=jax.devices()[:devices])
+        rows = jax.device_put(data, NamedSharding(mesh, P("data"))) if devices > 1 else data
+        return lx.Problem(
+            lambda x, row: jnp.sum((x - row[:4]) ** 2),
+            samples=lx.Dataset(rows),
+            constraints={"total": lx.AtMost(lambda x, row: x @ row[:4], 3.0)},
+        )
+
+    settings = {"iterations": 200, "batch_size": BATCH}
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", lx.LariaxWarning)
+        lx.solve(problem(8), jnp.zeros(4), METHODS[name], checkpoint=folder, **settings)
+        for devices in (4, 1, 8):
+            result = lx.resume(folder, problem(devices), iterations=200)
+        try:
+            lx.resume(folder, problem(1, DATA[::-1]), iterations=200)
+            refused = ""
+        except lx.CheckpointError as error:
+            refused = str(error)
+    alone = lx.solve(problem(1), jnp.zeros(4), METHODS[name], **settings | {"iterations": 800})
+    words = [str(each.message) for each in said if "bits" in str(each.message)]
+    found = {"iterations": result.iterations, "x": result.x.tolist(), "alone": alone.x.tolist()}
+    print(json.dumps(found | {"said": words, "refused": refused}))
+
+
 def gathered(result):
     """The most entries that the compiled loop gathers, or sends on, at once: of any collective that is no sum."""
     run = result.continuation
@@ -194,6 +225,6 @@ def report(found, expected, x0, start, result, alone):
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "sweep":
-        sys.exit(main_of_sweep(sys.argv[2]))
+    if sys.argv[1] in ("sweep", "resume"):
+        sys.exit({"sweep": main_of_sweep, "resume": main_of_resume}[sys.argv[1]](sys.argv[2]))
     (main_of_agents if sys.argv[3] in ("ring", "sharing") else main)(*sys.argv[1:])

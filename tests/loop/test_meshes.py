@@ -51,6 +51,17 @@ def test_runs_are_shared_out(method):
     assert found["sent"] == []
 
 
+@pytest.mark.long
+def test_a_run_goes_on_on_another_number_of_devices():
+    """The same rows, known wherever they are; other draws, and it is said that the bits are others."""
+    found = printed("resume", "QuadraticPenalty")
+    assert found["iterations"] == 800
+    changes = [text.partition("devices was ")[2] for text in found["said"]]
+    assert changes == ["8 and is 4.", "4 and is not there.", "not there and is 8."]
+    assert found["x"] == pytest.approx(found["alone"], abs=0.1)
+    assert "this is not the problem" in found["refused"]
+
+
 def printed(*words):
     env = os.environ | {"JAX_PLATFORMS": "cpu"}
     run = subprocess.run([sys.executable, DRIVER, *words], capture_output=True, text=True, env=env)

@@ -116,7 +116,8 @@ def resume(
             drive = Drive(run, budget, plan.first, plan.last, certifier, bar, callback, company=company)
             drive.saves = drive.ended() is None
             if drive.saves and company.writes:
-                drive.keeper = keeper_in(place, saved.setup, plan)
+                here = replace(saved.setup, environment=environment(run.oracle))  # for the next one to compare with
+                drive.keeper = keeper_in(place, here, plan)
                 remember(place, problem)
             result = drive.go()
             return result if lift is None else result.with_risks(lift)
