@@ -29,7 +29,7 @@ RISK_DRAWS = 2**14
 
 
 @helped_by("certificate")
-@automatic_axes()
+@automatic_axes
 def certify(
     problem: Problem,
     x: PyTree,
@@ -97,7 +97,7 @@ def certify(
     return asked.beside(samples.of_fit(samples.fitted) if fits else samples.of_given(own), own, samples)
 
 
-@automatic_axes()
+@automatic_axes
 def certify_run(
     problem: Problem,
     x: PyTree,

@@ -55,7 +55,7 @@ from lariax.utils import explains_options, warn
 
 
 @explains_options
-@automatic_axes()
+@automatic_axes
 def resume(
     folder: str | os.PathLike[str],
     problem: Problem | None = None,
@@ -116,7 +116,8 @@ def resume(
             drive = Drive(run, budget, plan.first, plan.last, certifier, bar, callback, processes=processes)
             drive.saves = drive.ended() is None
             if drive.saves and processes.writes:
-                drive.keeper = keeper_in(place, saved.setup, plan)
+                here = replace(saved.setup, environment=environment(run.oracle))  # for the next one to compare with
+                drive.keeper = keeper_in(place, here, plan)
                 remember(place, problem)
             result = drive.go()
             return result if lift is None else result.with_risks(lift)

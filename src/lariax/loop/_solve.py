@@ -29,7 +29,7 @@ from lariax.utils import check_confidence, explains_options
 
 
 @explains_options
-@automatic_axes()
+@automatic_axes
 def solve(
     problem: Problem,
     x0: PyTree | Result,
