@@ -34,7 +34,7 @@ class Record(NamedTuple):
         return other.parts is self.parts or (other.is_plain and other.parts == self.parts)
 
 
-class Records:
+class PendingCalls:
     """Calls that the core does not know of. They are sent together, and from a GPU they arrive at the next call."""
 
     def __init__(self, core: Core) -> None:
