@@ -53,7 +53,7 @@ class Pending(NamedTuple):
 
 _FILTER = Filter(0.0, 0.0, 0.0, 0.0)
 _CURVATURE = Curvature(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-_LIKE = RuleState(0, 0, 0, _FILTER, _FILTER, _CURVATURE, 0, 0, PenaltyShape(0, 0, (0, 0), 0, 0, 0, 0, 0), 0, 0, 0, 0)
+_LIKE = RuleState(0, 0, 0, _FILTER, _FILTER, _CURVATURE, 0, 0, PenaltyShape(0, 0, (0, 0), 0, 0, 0, 0, 0, 0), 0, 0, 0, 0)
 _AVERAGING = _LIKE._replace(averaging=Averaging(0, 0, 0, 0, 0, 0))
 
 

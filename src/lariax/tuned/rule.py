@@ -36,8 +36,11 @@ from lariax.tuned.constants import (
 from lariax.tuned.curvature import (
     Curvature,
     Measurement,
+    at_kinks,
     forgotten,
     is_kinked,
+    longest_step,
+    mean_look,
     measured,
     secant_bound,
     with_gradient,
@@ -193,8 +196,10 @@ class Rule:
         if self.step_size is not None:
             return Lengths(self.step_size, rho)
         stiffness = rho + largest if self.is_stiffened else rho
-        eta = xp.minimum(s.theta / (largest + stiffness + self.tiny), secant_bound(xp, s.curvature, self.tiny))
-        return Lengths(eta, rho)
+        bound = secant_bound(xp, s.curvature, self.tiny)
+        if self.averages and s.diagonal is not None:
+            bound = xp.where(iterates.is_under_way(s.averaging), xp.inf, bound)
+        return Lengths(xp.minimum(s.theta / (largest + stiffness + self.tiny), bound), rho)
 
     def gains(self, s: RuleState, k: Any) -> Gains:
         """alpha = (P + Q) / (P + Q + R), or as scheduled."""
@@ -253,6 +258,8 @@ class Rule:
             rough = iterates.is_kinked(s.averaging) if self.averages else None
             curvature = measured(xp, curvature, seen, curvature_rate_at(xp, k), self.eps, self.tiny, rough)
         drift, curvature = curvature.noise * step.length, forgotten(xp, curvature, k, self.tiny)
+        if self.averages and s.diagonal is not None:
+            curvature = at_kinks(xp, iterates.is_kinked(s.averaging), s.curvature.largest, curvature)
         if not self.one_backward:
             curvature = with_step(xp, curvature, k, step.length)
         new = s._replace(
@@ -374,7 +381,6 @@ class Rule:
     # --- now and then
 
     def shape_inputs(self, s: RuleState, batch_size: int) -> ShapeInputs:
-        """For a new shape."""
         lengths = diagonal(self.xp, s.shape.gram) / (s.curvature.largest + self.tiny)
         return ShapeInputs(
             self.inequality,
@@ -386,41 +392,48 @@ class Rule:
             s.gradient_filter.noise,
             s.constraint_filter.noise,
             batch_size,
+            iterates.is_under_way(s.averaging) if self.averages else False,
         )
 
     def with_gradient(self, s: RuleState, gradient: Any, size: Any) -> RuleState:
         """With L enough for ||grad f||^2 and x.x as they are now."""
-        curvature = with_gradient(self.xp, s.curvature, gradient, size)
-        if self.averages:
-            rough = with_gradient(self.xp, s.curvature, gradient, size, s.gradient_filter.noise)
-            largest = self.xp.where(iterates.is_kinked(s.averaging), rough.largest, curvature.largest)
-            curvature = curvature._replace(largest=largest)
-        return s._replace(curvature=curvature)
+        xp, noise = self.xp, s.gradient_filter.noise
+        new = s._replace(curvature=with_gradient(xp, s.curvature, gradient, size))
+        if not self.averages:
+            return new
+        kinked = iterates.is_kinked(s.averaging)
+        if self.averages and s.diagonal is not None:
+            longest = longest_step(xp, gradient, size, noise) * (new.curvature.largest + self.lengths(new).rho)
+            return new._replace(theta=xp.where(kinked, xp.minimum(s.theta, longest), s.theta))
+        rough = with_gradient(xp, s.curvature, gradient, size, noise).largest
+        return new._replace(curvature=at_kinks(xp, kinked, rough, new.curvature))
 
     def refreshed(self, s: RuleState, shape: PenaltyShape, gradient: Any) -> RuleState:
         """With a new shape, and with ||grad f||^2 as it is now."""
-        largest = self.xp.maximum(GRADIENT_MEMORY * s.max_gradient, gradient)
-        return s._replace(shape=shape, coupled=0 * s.coupled + 1, max_gradient=largest)
+        most = self.xp.maximum(GRADIENT_MEMORY * s.max_gradient, gradient)
+        return s._replace(shape=shape, coupled=0 * s.coupled + 1, max_gradient=most)
 
     def rescaled(self, s: RuleState, metric: Any, seen: HessianEstimate, held: Any = None) -> tuple[RuleState, Any]:
-        """In units that fit the curvature as it is now, or in Adam's; and what scales are to be multiplied by.
-
-        `held`: entries that stay at a bound, if there are bounds.
-        """
-        xp = self.xp
+        """In units that fit the curvature as it is now, or in Adam's; and what scales are to be multiplied by. `held`:
+        entries that stay at a bound, if there are bounds."""
+        xp, kinked = self.xp, iterates.is_kinked(s.averaging) if self.averages else None
         if s.diagonal is None:
             change = adam_change(xp, metric, seen.slopes, self.tiny)
         else:
             averaged = average_diagonal(xp, s.diagonal, seen.diagonal)
-            change = unit_change(xp, averaged, averaged < 0 if held is None else held)
+            change = unit_change(xp, averaged, averaged < 0 if held is None else held, kinked)
             if held is not None and s.shape.jacobian.shape[0]:  # an entry without curvature would not grow again
                 pressing = xp.where((s.weights != 0)[:, None], s.shape.jacobian, 0)
                 change = xp.where(averaged > 0, xp.minimum(change, most_growth(xp, pressing, held)), change)
             s = s._replace(diagonal=averaged * change**2)
         noisier, steeper = growth(xp, change, seen)
+        scaled, largest = s.curvature.scaled(steeper), steeper * seen.largest
+        curvature = within_eigenvalue(xp, scaled, largest, self.tiny)
+        if self.averages and s.diagonal is not None:
+            curvature = at_kinks(xp, kinked, mean_look(scaled, largest), curvature)
         return s._replace(
             gradient_filter=s.gradient_filter.scaled(noisier),
-            curvature=within_eigenvalue(xp, s.curvature.scaled(steeper), steeper * seen.largest, self.tiny),
+            curvature=curvature,
             max_gradient=s.max_gradient * noisier,
             shape=s.shape.scaled(xp, change),
             averaging=s.averaging.scaled(1 / noisier) if self.averages else (),

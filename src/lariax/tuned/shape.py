@@ -41,12 +41,13 @@ class PenaltyShape(NamedTuple):
     longest: Any  # ||J_i||^2, the recent maximum
     jacobian: Any  # J, averaged from refresh to refresh; without rows in the diagonal case
     variance: Any  # of the errors in its rows
+    scatter: Any  # and of its rows from sample to sample; at kinks as it has been of late
 
     @classmethod
     def empty(cls, jacobian: Any) -> "PenaltyShape":
         """Without rows; `jacobian` is 0 x d."""
         none, nothing = jacobian[:, :0], jacobian[:, 0]
-        return cls(none, none, (none, none), nothing > 0, none, nothing, jacobian, nothing)
+        return cls(none, none, (none, none), nothing > 0, none, nothing, jacobian, nothing, nothing)
 
     def scaled(self, xp: Any, change: Any) -> "PenaltyShape":
         """With what is known of J in units that are `change` times as long; the rest is to be made anew."""
@@ -54,8 +55,8 @@ class PenaltyShape(NamedTuple):
             return self
         jacobian = self.jacobian * change
         before, now = (xp.sum(rows**2, axis=1) for rows in (self.jacobian, jacobian))
-        longest = self.longest * xp.where(before > 0, now / xp.where(before > 0, before, 1), 1)
-        return self._replace(jacobian=jacobian, longest=longest)
+        ratio = xp.where(before > 0, now / xp.where(before > 0, before, 1), 1)
+        return self._replace(jacobian=jacobian, longest=self.longest * ratio, scatter=self.scatter * ratio)
 
 
 class ShapeInputs(NamedTuple):
@@ -70,6 +71,7 @@ class ShapeInputs(NamedTuple):
     gradient_noise: Any  # of a batch
     value_noise: Any
     batch_size: int
+    kinked: Any = False  # rows of J jump: of few samples none may show by how much
 
     @classmethod
     def at_start(
@@ -120,6 +122,8 @@ def shape_at(xp: Any, samples: JacobianSamples, rows: int, inputs: ShapeInputs, 
     if not is_whitened(rows, none.shape[1]):
         return _matrix_free(xp, samples, inputs, before)
     jacobian, variance, count = samples.jacobian()
+    if before is not None:
+        variance = xp.where(inputs.kinked, xp.maximum(variance, GRADIENT_MEMORY * before.scatter), variance)
     error = variance / count
     if before is not None:
         jacobian, error = average_jacobian(xp, before, jacobian, error)
@@ -214,7 +218,9 @@ def whitened(
 
     coupled = nonzero & _surely_binding(xp, scaled, size, inputs)
     uncoupled = inverses(~inputs.inequality)
-    return PenaltyShape(*inverses(~inputs.inequality | coupled), uncoupled, coupled, gram, longest, jacobian, error)
+    return PenaltyShape(
+        *inverses(~inputs.inequality | coupled), uncoupled, coupled, gram, longest, jacobian, error, variance
+    )
 
 
 def _surely_binding(xp: Any, scaled: Any, size: Any, inputs: ShapeInputs) -> Any:
@@ -303,4 +309,4 @@ def _matrix_free(xp: Any, samples: JacobianSamples, inputs: ShapeInputs, before:
     strength = largest + _ridge(xp, size, size, variance, inputs)
     penalty = xp.where(nonzero, 1 / (size * xp.where(nonzero, strength, 1)), 0)
     none = inputs.inequality & False
-    return PenaltyShape(penalty, penalty, (penalty, penalty), none, size, longest, samples.empty(), 0 * size)
+    return PenaltyShape(penalty, penalty, (penalty, penalty), none, size, longest, samples.empty(), 0 * size, 0 * size)

@@ -138,15 +138,21 @@ def average_diagonal(xp: Any, before: Any, seen: Any) -> Any:
     return xp.where(seen > 0, new, before)
 
 
-def unit_change(xp: Any, diagonal: Any, held: Any) -> Any:
+def unit_change(xp: Any, diagonal: Any, held: Any, kinked: Any = None) -> Any:
     """By what to multiply scales at which the curvature has this diagonal: mostly by 1, and by no more than 2, since
-    little curvature may be chance. What is usual is what entries have that no bound holds, if there are any."""
+    little curvature may be chance. What is usual is what entries have that no bound holds, if there are any. At kinks
+    nothing is disturbed by a change, since averages go with it: scales follow more closely, and no faster down than up.
+    """
     tiny = xp.finfo(diagonal.dtype).tiny
     curved = diagonal > 0
     counts = curved & ~(held & xp.any(curved & ~held))
     usual = xp.sum(xp.where(counts, xp.log(diagonal + tiny), 0)) / xp.maximum(xp.sum(counts), 1)
     ratio = xp.where(curved, (usual - xp.log(diagonal + tiny)) / 2, 0)
-    return xp.where(abs(ratio) > xp.log(UNIT_OFF), 2.0 ** xp.minimum(xp.round(ratio / xp.log(2.0)), 1), 1.0)
+    change = xp.where(abs(ratio) > xp.log(UNIT_OFF), 2.0 ** xp.minimum(xp.round(ratio / xp.log(2.0)), 1), 1.0)
+    if kinked is None:
+        return change
+    close = 2.0 ** (xp.clip(xp.round(2 * ratio / xp.log(2.0)), -2, 2) / 2)
+    return xp.where(kinked, xp.where(abs(ratio) > xp.log(UNIT_OFF) / 2, close, 1.0), change)
 
 
 def most_growth(xp: Any, jacobian: Any, held: Any) -> Any:
