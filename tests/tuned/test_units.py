@@ -220,7 +220,7 @@ def test_a_product_ties_the_parts_that_its_sets_tie():
 
 def test_a_row_that_few_samples_show_is_not_lost():
     """A look without a sample of a rare class, and then looks that are as noisy as a few of them are."""
-    inputs = ShapeInputs.at_start(np.array([True]), 1.0, 1.0, 0.1, np.array([0.1]), 8)
+    inputs = ShapeInputs.at_start(np.array([True]), 1.0, 1.0, 0.1, np.array([0.1]), 8, False)
     shape = whitened(np, np.ones((1, 3)), np.array([0.5]), np.array([4.0]), inputs)
     kept, error = average_jacobian(np, shape, np.zeros((1, 3)), np.zeros(1))
     np.testing.assert_array_equal(kept, shape.jacobian)

@@ -50,8 +50,8 @@ from lariax.tuned.constants import (
 from lariax.tuned.curvature import Measurement, first_curvature, is_kinked, noisy_slope, probe_direction, probe_length
 from lariax.tuned.filter import gain_at, running_mean, variance_of_mean
 from lariax.tuned.rates import interval_at
-from lariax.tuned.rule import FirstLook, Rule, RuleState, Step, row_state, violation
-from lariax.tuned.shape import ShapeInputs, diagonal, face_step, jacobian_norm, shape_at
+from lariax.tuned.rule import FirstLook, Rule, RuleState, Step, row_state
+from lariax.tuned.shape import ShapeInputs, diagonal, face_step, jacobian_norm, shape_at, violation
 from lariax.tuned.units import HessianEstimate
 
 
@@ -270,7 +270,7 @@ class TrackedLagrangian(AbstractMethod):
             least = jnp.where(rough, noisy_slope(jnp, max_gradient, gradient_noise) / size, 0)
             curvature = jnp.maximum(curvature, least)
         inputs = ShapeInputs.at_start(
-            oracle.inequality, curvature, max_gradient, gradient_noise, value_noise, oracle.batch_size
+            oracle.inequality, curvature, max_gradient, gradient_noise, value_noise, oracle.batch_size, rule.averages
         )
         first = FirstLook(
             curvature=curvature,

@@ -20,10 +20,12 @@ from lariax.tuned.constants import (
     MIXED_EARLY,
     MIXING_RATE,
     MOST_JUMPY,
+    OFF,
     SETTLING,
     STILL_JUMPY,
 )
 from lariax.tuned.filter import running_mean
+from lariax.tuned.shape import PenaltyShape, diagonal, multiply, violation
 
 
 class Averaging(NamedTuple):
@@ -107,8 +109,19 @@ def farther(xp: Any, averaging: Averaging, size: Any, tiny: float) -> Any:
     return xp.maximum(1, reach(xp, averaging) / (size + tiny))
 
 
-def mixing_theta(xp: Any, averaging: Averaging, theta: Any, k: Any) -> Any:
-    """theta, longer while x goes one way or at random, shorter when it keeps coming back.
+def is_off(xp: Any, averaging: Averaging, shape: PenaltyShape, inequality: Any, noises: tuple[Any, Any]) -> Any:
+    """Whether averages violate the constraints by more than noise does: multipliers are still on their way.
+
+    `noises`: variances of the values of a batch, and of a step of length 1 / L.
+    """
+    left = violation(xp, inequality, averaging.weights, averaging.constraints)
+    noise = diagonal(xp, shape.penalty) @ noises[0] + noises[1]
+    return averaging.count * (left @ multiply(xp, shape.penalty, left)) > OFF * noise
+
+
+def mixing_theta(xp: Any, averaging: Averaging, theta: Any, k: Any, is_off: Any = False) -> Any:
+    """theta, longer while x goes one way or at random, shorter when it keeps coming back; and longer while averages
+    are off the constraints.
 
     Steps of random directions end ||x - average||^2 / (sum of ||dx||^2) of about 1 away, steps that are called back to
     a solution 2 / (eta h k), if h is the curvature. So eta ends where eta h k = 2 / MIXED; early in a run it is longer.
@@ -116,4 +129,4 @@ def mixing_theta(xp: Any, averaging: Averaging, theta: Any, k: Any) -> Any:
     power = MIXING_RATE * (1 + ARRIVING_POWER * xp.clip(averaging.spread - 2, 0, 1))
     change = power / (k + SETTLING + power)
     mixed = MIXED + (MIXED_EARLY - MIXED) / (1 + k / EARLY)
-    return theta * xp.where(averaging.spread > mixed, 1 + change, 1 - change)
+    return theta * xp.where((averaging.spread > mixed) | is_off, 1 + change, 1 - change)

@@ -170,9 +170,9 @@ def at_kinks(xp: Any, kinked: Any, largest: Any, curvature: Curvature) -> Curvat
     return curvature._replace(largest=xp.where(kinked, largest, curvature.largest))
 
 
-def longest_step(xp: Any, gradient: Any, size: Any, noise: Any) -> Any:
+def longest_step(xp: Any, gradient: Any, size: Any, noise: Any, tiny: Any) -> Any:
     """eta, where kinks make the gradient noisy: see `noisy_slope`."""
-    return (1 + xp.minimum(xp.sqrt(size), FARTHEST)) / (2 * noisy_slope(xp, gradient, noise) + xp.finfo(float).tiny)
+    return (1 + xp.minimum(xp.sqrt(size), FARTHEST)) / (2 * noisy_slope(xp, gradient, noise) + tiny)
 
 
 def noisy_slope(xp: Any, gradient: Any, noise: Any) -> Any:

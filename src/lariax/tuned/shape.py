@@ -41,13 +41,13 @@ class PenaltyShape(NamedTuple):
     longest: Any  # ||J_i||^2, the recent maximum
     jacobian: Any  # J, averaged from refresh to refresh; without rows in the diagonal case
     variance: Any  # of the errors in its rows
-    scatter: Any  # and of its rows from sample to sample; at kinks as it has been of late
+    scatter: Any = ()  # and of its rows from sample to sample, as it has been of late; where iterates are averaged
 
     @classmethod
     def empty(cls, jacobian: Any) -> "PenaltyShape":
         """Without rows; `jacobian` is 0 x d."""
         none, nothing = jacobian[:, :0], jacobian[:, 0]
-        return cls(none, none, (none, none), nothing > 0, none, nothing, jacobian, nothing, nothing)
+        return cls(none, none, (none, none), nothing > 0, none, nothing, jacobian, nothing)
 
     def scaled(self, xp: Any, change: Any) -> "PenaltyShape":
         """With what is known of J in units that are `change` times as long; the rest is to be made anew."""
@@ -56,7 +56,8 @@ class PenaltyShape(NamedTuple):
         jacobian = self.jacobian * change
         before, now = (xp.sum(rows**2, axis=1) for rows in (self.jacobian, jacobian))
         ratio = xp.where(before > 0, now / xp.where(before > 0, before, 1), 1)
-        return self._replace(jacobian=jacobian, longest=self.longest * ratio, scatter=self.scatter * ratio)
+        scatter = () if isinstance(self.scatter, tuple) else self.scatter * ratio
+        return self._replace(jacobian=jacobian, longest=self.longest * ratio, scatter=scatter)
 
 
 class ShapeInputs(NamedTuple):
@@ -71,15 +72,21 @@ class ShapeInputs(NamedTuple):
     gradient_noise: Any  # of a batch
     value_noise: Any
     batch_size: int
-    kinked: Any = False  # rows of J jump: of few samples none may show by how much
+    kinked: Any = None  # rows of J jump: of few samples none may show by how much; None: they never do
 
     @classmethod
     def at_start(
-        cls, inequality: Any, curvature: Any, max_gradient: Any, noise: Any, value_noise: Any, size: int
+        cls, inequality: Any, curvature: Any, max_gradient: Any, noise: Any, value_noise: Any, size: int, averages: bool
     ) -> "ShapeInputs":
         """Before there are multipliers."""
         none = 0 * value_noise
-        return cls(inequality, none, none, curvature, max_gradient, noise, noise, value_noise, size)
+        kinked = False if averages else None
+        return cls(inequality, none, none, curvature, max_gradient, noise, noise, value_noise, size, kinked)
+
+
+def violation(xp: Any, inequality: Any, multipliers: Any, constraints: Any) -> Any:
+    """Constraint values, less what an inequality without a multiplier has to spare."""
+    return xp.where(inequality & (multipliers <= 0), xp.maximum(constraints, 0), constraints)
 
 
 def slack_of(xp: Any, values: Any, filter: Filter, reach: Any, eps: float, tiny: float) -> Any:
@@ -118,16 +125,21 @@ def shape_at(xp: Any, samples: JacobianSamples, rows: int, inputs: ShapeInputs, 
     """The shape at a point; the Jacobian is averaged with the one before."""
     none = samples.empty()
     if rows == 0:
-        return PenaltyShape.empty(none)
+        return _with_scatter(PenaltyShape.empty(none), none[:, 0], inputs)
     if not is_whitened(rows, none.shape[1]):
         return _matrix_free(xp, samples, inputs, before)
     jacobian, variance, count = samples.jacobian()
-    if before is not None:
+    if before is not None and inputs.kinked is not None:
         variance = xp.where(inputs.kinked, xp.maximum(variance, GRADIENT_MEMORY * before.scatter), variance)
     error = variance / count
     if before is not None:
         jacobian, error = average_jacobian(xp, before, jacobian, error)
-    return whitened(xp, jacobian, error, variance, inputs, before, samples.on_face(jacobian))
+    shape = whitened(xp, jacobian, error, variance, inputs, before, samples.on_face(jacobian))
+    return _with_scatter(shape, variance, inputs)
+
+
+def _with_scatter(shape: PenaltyShape, variance: Any, inputs: ShapeInputs) -> PenaltyShape:
+    return shape if inputs.kinked is None else shape._replace(scatter=variance)
 
 
 def face_step(xp: Any, eta: Any, gradient: Any, size: Any) -> Any:
@@ -218,9 +230,7 @@ def whitened(
 
     coupled = nonzero & _surely_binding(xp, scaled, size, inputs)
     uncoupled = inverses(~inputs.inequality)
-    return PenaltyShape(
-        *inverses(~inputs.inequality | coupled), uncoupled, coupled, gram, longest, jacobian, error, variance
-    )
+    return PenaltyShape(*inverses(~inputs.inequality | coupled), uncoupled, coupled, gram, longest, jacobian, error)
 
 
 def _surely_binding(xp: Any, scaled: Any, size: Any, inputs: ShapeInputs) -> Any:
@@ -309,4 +319,5 @@ def _matrix_free(xp: Any, samples: JacobianSamples, inputs: ShapeInputs, before:
     strength = largest + _ridge(xp, size, size, variance, inputs)
     penalty = xp.where(nonzero, 1 / (size * xp.where(nonzero, strength, 1)), 0)
     none = inputs.inequality & False
-    return PenaltyShape(penalty, penalty, (penalty, penalty), none, size, longest, samples.empty(), 0 * size, 0 * size)
+    shape = PenaltyShape(penalty, penalty, (penalty, penalty), none, size, longest, samples.empty(), 0 * size)
+    return _with_scatter(shape, 0 * size, inputs)

@@ -138,6 +138,21 @@ def average_diagonal(xp: Any, before: Any, seen: Any) -> Any:
     return xp.where(seen > 0, new, before)
 
 
+def next_units(
+    xp: Any, before: Any, seen: Any, held: Any, pressing: tuple[Any, Any], kinked: Any = None
+) -> tuple[Any, Any]:
+    """The diagonal averaged with another look, in units that fit it; and by what to multiply scales.
+
+    `held`: entries that stay at a bound, if there are bounds; `pressing`: weights of the constraints, and J.
+    """
+    diagonal, (weights, jacobian) = average_diagonal(xp, before, seen), pressing
+    change = unit_change(xp, diagonal, diagonal < 0 if held is None else held, kinked)
+    if held is not None and jacobian.shape[0]:  # an entry without curvature would not grow again
+        rows = xp.where((weights != 0)[:, None], jacobian, 0)
+        change = xp.where(diagonal > 0, xp.minimum(change, most_growth(xp, rows, held)), change)
+    return diagonal * change**2, change
+
+
 def unit_change(xp: Any, diagonal: Any, held: Any, kinked: Any = None) -> Any:
     """By what to multiply scales at which the curvature has this diagonal: mostly by 1, and by no more than 2, since
     little curvature may be chance. What is usual is what entries have that no bound holds, if there are any. At kinks
