@@ -9,7 +9,8 @@ from torch import Tensor
 from lariax.torch import _device
 from lariax.torch._constraints import ClosureValues
 from lariax.torch._passes import Choice, Passes, Piece
-from lariax.tuned.rule import RuleState, violation
+from lariax.tuned.rule import RuleState
+from lariax.tuned.shape import violation
 
 MoveLength = Callable[[int, Tensor, Tensor], Tensor | float]
 """(number of a constraint, residuals, visits) -> how far multipliers move."""

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from lariax.oracle import Block, Layout
-from lariax.tuned.rule import RuleState, violation
-from lariax.tuned.shape import diagonal
+from lariax.tuned.rule import RuleState
+from lariax.tuned.shape import diagonal, violation
 from lariax.utils import warn
 
 LOOKS = 16
