@@ -21,6 +21,9 @@ from lariax.oracle import Batch, Look, Oracle, Vector
 SAMPLES = 2048
 """Fresh samples behind a verdict, in two halves."""
 
+FEWEST, MOST_VALUES = 32, 2**25
+"""No more values of constraints in a half than this, with so many samples at least: millions of rows take few."""
+
 FEW_BLOCKS = 32
 """Named constraints that are looked at one by one."""
 
@@ -282,7 +285,8 @@ def _least_slope(seen: Around, standing: np.ndarray, slight: float) -> np.ndarra
 def _half(oracle: Oracle) -> int:
     """Of the fresh samples; no more than there are rows, where they are drawn without replacement."""
     passes = [source for source in oracle.sources if getattr(source, "epochs", False)]
-    return min([SAMPLES // 2, *(leaf.shape[0] for leaf in jax.tree.leaves(passes) if np.ndim(leaf))])
+    few = max(FEWEST, 2 ** int(np.log2(max(1, MOST_VALUES / max(1, oracle.rows)))))  # of which meshes have equal parts
+    return min([SAMPLES // 2, few, *(leaf.shape[0] for leaf in jax.tree.leaves(passes) if np.ndim(leaf))])
 
 
 class _Fresh:
