@@ -383,3 +383,69 @@ def test_a_certificate_takes_multipliers_in_the_place_of_an_optimizer():
     assert certificate.constraints["mean"].holds != "violated"
     assert certificate.constraints["mean"].low < 0.35
     assert certificate.constraints["mean"].high > 0.15
+
+
+# --- onto the bounds
+
+
+def all_rows():
+    """Batches of unlike lengths."""
+    z = torch.randn(100, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    return list((z - z.mean(dim=0)).split(32))
+
+
+def after_training(x, constraints):
+    return lt.Multipliers(constraints, steps=10, parameters=[x])
+
+
+def test_the_shortest_step_leads_onto_a_bound_of_all_rows():
+    x = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64, requires_grad=True)
+    multipliers = after_training(x, {"line": lt.AtMost(2.5)})
+    values = multipliers.settle(lambda z: (0 * z[:, 0], {"line": x[0] + x[1] + z[:, 0]}), all_rows())
+    assert 2.4 < values["line"] <= 2.5
+    move = x.detach() - torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+    torch.testing.assert_close(move, torch.tensor([-0.2625, -0.2625, 0.0]).double(), rtol=0, atol=1e-4)  # 5 % beyond
+
+
+def test_what_is_kept_moves_nothing():
+    x = torch.tensor([1.0, 1.0], requires_grad=True)
+    values = after_training(x, {"line": lt.AtMost(2.5)}).settle(lambda z: (x.sum(), {"line": x.sum()}), all_rows())
+    assert x.tolist() == [1.0, 1.0]
+    assert values == {"line": 2.0}
+
+
+def test_several_bounds_are_settled_in_turn():
+    x = torch.tensor([1.0, 2.0, 0.5], dtype=torch.float64, requires_grad=True)
+    kinds = {
+        "sum": lt.AtMost(2.5),
+        "each": lt.AtLeast(torch.tensor([0.9, 0.9, 0.7])),
+        "size": lt.Equal(3, samples=None),
+    }
+
+    def closure(z):
+        return 0 * z[:, 0], {"sum": x[0] + x[1] + z[:, 0], "each": x + z[:, :1], "size": (x**2).sum()}
+
+    values = after_training(x, kinds).settle(closure, iter(all_rows()), most=100)
+    assert values["sum"] <= 2.5
+    assert (values["each"] >= [0.9, 0.9, 0.7]).all()
+    assert values["size"] == pytest.approx(3, abs=1e-5)
+
+
+def test_a_rate_is_settled_by_its_surrogate():
+    x = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+
+    def closure(z):
+        return 0 * z[:, 0], {"rate": lt.Proxy((z[:, 0] + x > 0).double(), torch.sigmoid(3 * (z[:, 0] + x)))}
+
+    values = after_training(x, {"rate": lt.AtLeast(0.8)}).settle(closure, all_rows())
+    assert 0.8 <= values["rate"] < 0.85
+
+
+def test_what_cannot_be_settled_is_said_and_left_as_it_was():
+    x = torch.tensor([1.0], dtype=torch.float64, requires_grad=True)
+    multipliers = after_training(x, {"c": lt.AtMost(0.5)})
+    with pytest.warns(RuntimeWarning, match="no step has brought 'c' to its bound: it is off by 0.5"):
+        multipliers.settle(lambda z: (0 * z[:, 0], {"c": lt.Proxy(x.detach() ** 2, -(x**2))}), all_rows())
+    assert x.tolist() == [1.0]
+    with pytest.raises(ValueError, match="parameters=model"):
+        lt.Multipliers({"c": lt.AtMost(0.5)}).settle(lambda z: (z, {"c": x}), all_rows())

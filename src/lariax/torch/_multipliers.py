@@ -11,9 +11,10 @@ from torch import Tensor
 
 from lariax.torch._constraints import AbstractConstraint, Proxy
 from lariax.torch._examples import ExampleMultipliers, ExampleRows
-from lariax.torch._looks import is_sharded, sizes_of
+from lariax.torch._looks import is_sharded, processes, sizes_of
 from lariax.torch._means import added, is_quick, mean_of, shares
-from lariax.torch._records import Part, PendingCalls, Record
+from lariax.torch._records import Alike, Part, PendingCalls, Record
+from lariax.torch._settle import Closure, settled
 from lariax.tuned.multipliers import Multipliers as Core
 from lariax.tuned.multipliers import ValueEstimate
 from lariax.tuned.pressure import next_look
@@ -26,16 +27,6 @@ class ConstraintRows(NamedTuple):
     slope: Tensor  # whose gradient is taken
     has_rows: bool
     examples: ExampleRows | None = None
-
-
-class Alike(NamedTuple):
-    """What a call is like that has rows of values by name, as many as losses, and nothing else to tell."""
-
-    losses: tuple[torch.Size, torch.dtype, torch.device]
-    values: list[torch.Size]
-    parts: list[Part]
-    until: int  # the next call that looks at gradients, or is the last one
-    shares: Tensor  # of each row in a mean
 
 
 class Multipliers:
@@ -233,6 +224,21 @@ class Multipliers:
         self._waits = 0
         return self.core.multipliers
 
+    def settle(self, closure: Closure, batches: Iterable[Any], most: int = 20) -> dict[str, Any]:
+        """After training, onto the bounds, with means over all `batches` (a list, or a DataLoader); those means.
+
+        The last batches of a loop know a value up to their noise only. Each step here is the shortest that ends the
+        largest violation to first order, with passes over all batches: one and a half for a bound that is missed by a
+        little. Where all bounds are kept, nothing moves. `closure(batch)` gives losses and values as for `lagrangian`.
+        """
+        self._arrive()
+        parameters = self._own()
+        if not parameters or processes() > 1 or any(map(is_sharded, parameters)):
+            raise ValueError(
+                "settle moves the parameters of one process: give Multipliers(..., parameters=model), unsharded."
+            )
+        return settled(self.core, parameters, closure, batches, most)
+
     # --- what is known
 
     @property
@@ -331,8 +337,7 @@ class Multipliers:
         """In what gradients are measured; the parameters as they are now."""
         if shared is not None:
             return [shared] if isinstance(shared, Tensor) else list(shared)
-        own = self.parameters
-        found = [p for p in (own.parameters() if isinstance(own, torch.nn.Module) else own or []) if p.requires_grad]
+        found = self._own()
         if found and not any(map(is_sharded, found)):
             return found
         self._blind = True
@@ -343,6 +348,11 @@ class Multipliers:
             "lagrangian(..., shared=logits) takes a tensor that both go through.",
         )
         return None
+
+    def _own(self) -> list[Tensor]:
+        given = self.parameters
+        own = given.parameters() if isinstance(given, torch.nn.Module) else given or []
+        return [parameter for parameter in own if parameter.requires_grad]
 
     def _looked(
         self, losses: Tensor, seen: dict[str, ConstraintRows], targets: list[Tensor], apart: bool

@@ -34,6 +34,16 @@ class Record(NamedTuple):
         return other.parts is self.parts or (other.is_plain and other.parts == self.parts)
 
 
+class Alike(NamedTuple):
+    """What a call is like that has rows of values by name, as many as losses, and nothing else to tell."""
+
+    losses: tuple[torch.Size, torch.dtype, torch.device]
+    values: list[torch.Size]
+    parts: list[Part]
+    until: int  # the next call that looks at gradients, or is the last one
+    shares: Tensor  # of each row in a mean
+
+
 class PendingCalls:
     """Calls that the core does not know of. They are sent together, and from a GPU they arrive at the next call."""
 

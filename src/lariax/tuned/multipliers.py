@@ -218,6 +218,10 @@ class Multipliers:
                 host, self._sizes[name], self.kinds[name], float(self.calls + 1), products, squares
             )
 
+    def deviation(self, name: str) -> Any:
+        """Of one value, as far as it is known; 0 of what is exact."""
+        return np.sqrt(self._pressures[name].noise) if name in self._pressures else 0.0
+
     def looks(self, name: str) -> int:
         """How often gradients of a constraint were looked at."""
         return int(self._sizes[name].looks)
