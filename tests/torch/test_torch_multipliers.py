@@ -191,6 +191,77 @@ def test_states_are_saved_to_the_same_bits(tmp_path):
     assert multipliers.state_dict() == other.state_dict()
 
 
+def rows_and_entries(x, k):
+    """Losses, and values by name: a row each, two entries a row, and a surrogate."""
+    z = torch.randn(16, 3, generator=torch.Generator().manual_seed(k), dtype=x.dtype)
+    values = {
+        "one": x[0] + z[:, 0] + 1,
+        "two": x + z[:, 1:],
+        "rate": lt.Proxy((z[:, 2] > 0).to(x.dtype), x[1] * z[:, 2]),
+    }
+    return (x**2).sum() + z[:, 0], values
+
+
+def of_three(x, steps=300):
+    kinds = {"one": lt.AtMost(0.5), "two": lt.Equal(torch.tensor([0.0, 0.1])), "rate": lt.AtLeast(0.6)}
+    return lt.Multipliers(kinds, steps=steps, parameters=[x])
+
+
+@pytest.mark.filterwarnings("ignore:the multiplier of .* has been at its limit")  # these values answer to nothing
+@pytest.mark.parametrize("told", [False, True], ids=["alone", "beside update"])
+def test_calls_alike_weigh_and_record_what_others_do(told, monkeypatch):
+    """Most calls go a shorter way than the first one does."""
+    x = torch.ones(2, dtype=torch.float64, requires_grad=True)
+    multipliers, other, short = of_three(x), of_three(x), []
+    monkeypatch.setattr(other, "_as_before", lambda *_: None)
+    way = multipliers._as_before
+    monkeypatch.setattr(multipliers, "_as_before", lambda *given: short.append(way(*given)) or short[-1])
+    for k in range(200):
+        losses, values = rows_and_entries(x, k)
+        if k == 50:
+            del values["two"]  # not weighed in this call
+        if k == 70:
+            losses, values = losses[:8], {name: value for name, value in values.items() if name != "rate"}
+            values["two"] = values["two"][:8]  # and the other rows are more than the losses
+        if told and k % 20 == 0:
+            for each in (multipliers, other):
+                each.update({"rate": (0.5, 0.01)})
+        found, expected = (each.lagrangian(losses, values) for each in (multipliers, other))
+        assert found.item() == pytest.approx(expected.item(), rel=1e-12)
+        slopes = [torch.autograd.grad(each, x, retain_graph=True)[0] for each in (found, expected)]
+        torch.testing.assert_close(*slopes, rtol=1e-12, atol=1e-12)
+    assert multipliers.state_dict() == other.state_dict()
+    assert told or sum(each is not None for each in short) > 150
+
+
+@pytest.mark.filterwarnings("ignore:the multiplier of .* has been at its limit")  # these values answer to nothing
+def test_looking_at_multipliers_between_calls_changes_no_bit():
+    x = torch.ones(2, requires_grad=True)
+    seen, unseen = of_three(x), of_three(x)
+    for k in range(200):
+        for each in (seen, unseen):
+            each.lagrangian(*rows_and_entries(x, k))
+        if k % 7 == 0:
+            resumed = of_three(x)
+            resumed.load_state_dict(seen.state_dict())
+            seen = resumed
+    assert seen.state_dict() == unseen.state_dict()
+
+
+@pytest.mark.filterwarnings("ignore:the multiplier of .* has been at its limit")  # these values answer to nothing
+def test_autocast_leaves_values_and_losses_in_their_precision():
+    """Products are what autocast rounds: of a loss of 1000.4 it left 1000."""
+    x = torch.ones(2, requires_grad=True)
+    multipliers, other = of_three(x), of_three(x)
+    for k in range(60):
+        losses, values = rows_and_entries(x, k)
+        with torch.autocast("cpu", torch.bfloat16):
+            found = multipliers.lagrangian(losses + 1000.4, values)
+        assert found.item() == other.lagrangian(losses + 1000.4, values).item()
+        assert found.dtype == torch.float32
+    assert multipliers.state_dict() == other.state_dict()
+
+
 def test_update_and_lagrangian_mix():
     """A metric that is told is not measured by lagrangian, which only weighs its stand-in."""
     x = torch.zeros(4, requires_grad=True)

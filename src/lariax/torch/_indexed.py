@@ -19,7 +19,7 @@ CURRENT, NEXT, WEIGHT, VISITS = range(4)
 
 
 class IndexedMultipliers:
-    """Their tables, one entry an example, and the penalty of the estimate and of the one to come."""
+    """Tables of multipliers, one entry an example, and the penalty of the estimate and of the one to come."""
 
     def __init__(self, passes: Passes, dtype: torch.dtype, device: torch.device) -> None:
         self.passes, self.constraints = passes, passes.constraints.indexed

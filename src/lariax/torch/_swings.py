@@ -35,7 +35,7 @@ ADVICE = "Train with Adam and lt.Multipliers, which is made for that, or take a 
 
 
 class WatchedRows(NamedTuple):
-    """Row by row."""
+    """What was seen of the constraints in one call, row by row."""
 
     multipliers: np.ndarray
     pulls: np.ndarray  # what they add to the gradient, in units of the objective's
