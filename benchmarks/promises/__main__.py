@@ -188,6 +188,7 @@ def main() -> None:
     parser.add_argument("--resamplings", type=int, default=200)
     parser.add_argument("--first", type=int, default=1000, help="seed of the first: none that anything was chosen on")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="where COMPAS and a9a are")
+    parser.add_argument("--tables", nargs="+", default=["adult", "german", "compas", "a9a"])
     parser.add_argument("--ways", nargs="+", default=["ours", "rivals"], choices=["ours", "rivals"])
     parser.add_argument("--keep", type=Path, help="a file of JSON lines that results are added to and read from")
     parser.add_argument("--minutes", type=float, default=np.inf, help="to stop after; what is there is told")
@@ -199,7 +200,7 @@ def main() -> None:
     done = {(record["task"], record["seed"], "ours" if OURS in record["way"] else "rivals") for record in records}
     start = time.time()
     for seed, way, task in product(range(args.first, args.first + args.resamplings), args.ways, TASKS):
-        population = table(task.table, args.data)
+        population = table(task.table, args.data) if task.table in args.tables else None
         if population is None or (task.name, seed, way) in done:
             continue
         if time.time() - start > 60 * args.minutes:
