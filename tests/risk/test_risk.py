@@ -74,6 +74,7 @@ def asset(x, z):
     return -x * (0.1 + z)  # normal, with mean -0.1 x and standard deviation |x|
 
 
+@pytest.mark.long_but("CVaR", "Quantile", "Chance")
 @pytest.mark.parametrize(
     ("constraint", "expected"),
     [
