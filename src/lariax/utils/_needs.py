@@ -18,7 +18,7 @@ def needed_by(what: str) -> Iterator[None]:
     ...         import no_such_package
     ... except ModuleNotFoundError as error:
     ...     print(error)
-    this example needs no_such_package, which is not installed: pip install no_such_package
+    this example needs no_such_package, which is not installed: pip install no_such_package.
     """
     try:
         yield
@@ -27,7 +27,7 @@ def needed_by(what: str) -> Iterator[None]:
         if package in ("", "lariax"):
             raise
         name = NAMES.get(package, package)
-        message = f"{what} needs {name}, which is not installed: pip install {name}"
+        message = f"{what} needs {name}, which is not installed: pip install {name}."
         missing = ModuleNotFoundError(message, name=error.name, path=error.path)
         with_help(missing, "install")
         raise missing from error
