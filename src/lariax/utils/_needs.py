@@ -13,10 +13,12 @@ NAMES = {"sklearn": "scikit-learn"}
 def needed_by(what: str) -> Iterator[None]:
     """Around imports: an error of a package that is not there says who needs it, and how to install it.
 
-    >>> with needed_by("this example"):
-    ...     import no_such_package
-    Traceback (most recent call last):
-    ModuleNotFoundError: this example needs no_such_package, which is not installed: pip install no_such_package
+    >>> try:
+    ...     with needed_by("this example"):
+    ...         import no_such_package
+    ... except ModuleNotFoundError as error:
+    ...     print(error)
+    this example needs no_such_package, which is not installed: pip install no_such_package.
     """
     try:
         yield
@@ -25,7 +27,7 @@ def needed_by(what: str) -> Iterator[None]:
         if package in ("", "lariax"):
             raise
         name = NAMES.get(package, package)
-        message = f"{what} needs {name}, which is not installed: pip install {name}"
+        message = f"{what} needs {name}, which is not installed: pip install {name}."
         missing = ModuleNotFoundError(message, name=error.name, path=error.path)
         with_help(missing, "install")
         raise missing from error
