@@ -89,7 +89,7 @@ class Lengths(NamedTuple):
 
 
 class Gains(NamedTuple):
-    """alpha."""
+    """alpha, the share of a new measurement in each estimate."""
 
     constraints: Any  # one a row
     gradient: Any
