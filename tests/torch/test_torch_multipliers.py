@@ -340,51 +340,6 @@ def test_wrong_use_is_named(call, error, words):
         call(lt.Multipliers({"c": lt.AtMost(0.0)}, parameters=[x]), x)
 
 
-def test_an_exact_phase_starts_from_given_multipliers():
-    """At the solution, with its multiplier, TrackedLagrangian stays; without it, it has to find that first."""
-
-    def first_moves(**given):
-        torch.manual_seed(0)
-        x = torch.tensor([-0.5, 1.5], requires_grad=True)
-        opt = lt.TrackedLagrangian([x], {"line": lt.Equal(1.0)}, **given)
-        seen = []
-        for _ in range(40):
-            z = torch.randn(32)
-            opt.step(lambda z, x=x: (0.5 * (x[0] ** 2 + (x[1] - 2) ** 2) + 0 * z, {"line": x[0] + x[1] + 0.3 * z}), z)
-            seen.append(float(opt.multipliers["line"]) if opt.known is not None else 0.5)
-        return np.abs(np.array(seen) - 0.5).max(), x.detach()
-
-    off, x = first_moves(multipliers={"line": 0.5})
-    assert off < 0.2
-    assert off < 0.5 * first_moves()[0]
-    np.testing.assert_allclose(x, [-0.5, 1.5], atol=0.1)
-    with pytest.raises(ValueError, match="multipliers= has the unknown"):
-        lt.TrackedLagrangian([torch.zeros(2, requires_grad=True)], {"c": lt.Equal()}, multipliers={"d": 1.0})
-
-
-@pytest.mark.long
-def test_a_certificate_takes_multipliers_in_the_place_of_an_optimizer():
-    torch.manual_seed(0)
-    model = torch.nn.Linear(2, 1)
-    adam = torch.optim.Adam(model.parameters(), lr=0.02)
-    schedule = torch.optim.lr_scheduler.LinearLR(adam, 1.0, 0.0, 400)
-    multipliers = lt.Multipliers({"mean": lt.AtMost(0.3)}, steps=400, parameters=model.parameters())
-
-    def closure(rows):
-        out = model(rows).squeeze(1)
-        return (out - rows[:, 0] - 1) ** 2, {"mean": out}
-
-    for _ in range(400):
-        adam.zero_grad()
-        multipliers.lagrangian(*closure(torch.randn(32, 2))).backward()
-        adam.step()
-        schedule.step()
-    certificate = lt.certify(model, closure, torch.randn(64, 64, 2), multipliers)
-    assert certificate.constraints["mean"].holds != "violated"
-    assert certificate.constraints["mean"].low < 0.35
-    assert certificate.constraints["mean"].high > 0.15
-
-
 # --- onto the bounds
 
 

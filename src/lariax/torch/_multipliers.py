@@ -13,7 +13,7 @@ from lariax.torch._constraints import AbstractConstraint, Proxy
 from lariax.torch._examples import ExampleMultipliers, ExampleRows
 from lariax.torch._looks import is_sharded, processes, sizes_of
 from lariax.torch._means import added, is_quick, mean_of, shares
-from lariax.torch._records import Alike, Part, Record, Records
+from lariax.torch._records import Alike, Part, PendingCalls, Record
 from lariax.torch._settle import Closure, settled
 from lariax.tuned.multipliers import Multipliers as Core
 from lariax.tuned.multipliers import ValueEstimate
@@ -74,7 +74,7 @@ class Multipliers:
         self.core = Core({**constraints, **stand_ins} if stand_ins else constraints, steps)
         is_model = isinstance(parameters, torch.nn.Module)
         self.parameters: Any = parameters if is_model or parameters is None else list(parameters)  # type: ignore[arg-type]
-        self._records = Records(self.core)
+        self._records = PendingCalls(self.core)
         self._waits = 0  # calls that may be recorded before a multiplier moves
         self._alike: Alike | None = None  # what the last call was like
         self._weights: dict[str, Any] = {}  # for as long as no multiplier moves

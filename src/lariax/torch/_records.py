@@ -44,7 +44,7 @@ class Alike(NamedTuple):
     shares: Tensor  # of each row in a mean
 
 
-class Records:
+class PendingCalls:
     """Calls that the core does not know of. They are sent together, and from a GPU they arrive at the next call."""
 
     def __init__(self, core: Core) -> None:
