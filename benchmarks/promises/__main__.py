@@ -113,9 +113,9 @@ def compared(task: str, found: Found) -> Iterator[tuple[str, ...]]:
         kept_share = np.mean([one["kept"] for one in promised]) if promised else np.nan
         others = [way for way in found if way not in (OURS, OURS_SEEING) and (SEES in way) == (SEES in own)]
         chosen = [way for way in others if OWN in way or not _has_margin(way)]
-        cells = (
-            _beside(found, own, some, level) for some, level in ((chosen, 0.95), (others, 0.95), (others, kept_share))
-        )
+        shared = set(found[own]).intersection(*(found[way] for way in others)) if others else set()
+        often = np.mean([found[own][seed]["kept"] for seed in shared]) if shared else np.nan
+        cells = (_beside(found, own, some, level) for some, level in ((chosen, 0.95), (others, 0.95), (others, often)))
         name = f"{task}, {SEES}" if SEES in own else task
         yield (name, f"{len(promised)} of {len(found[own])}", f"{kept_share:.1%}", *cells)
 
