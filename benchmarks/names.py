@@ -108,7 +108,7 @@ def row(names: int, formulas: bool) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--names", type=int, nargs="+", default=[1, 60, 300, 1000])
-    parser.add_argument("--formulas", type=int, nargs="+", default=[10, 20])
+    parser.add_argument("--formulas", type=int, nargs="+", default=[20, 60])
     parser.add_argument("--no-page", action="store_true")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--vector", action="store_true", help=argparse.SUPPRESS)

@@ -49,6 +49,15 @@ def test_nnx():
     np.testing.assert_allclose(fitted(lambda x, row: nnx.merge(graph, x)(row)[0], x0), expected(), atol=0.05)
 
 
+def test_nnx_module():
+    """As it is, with the counts of its random numbers."""
+    from flax import nnx
+
+    model = nnx.Sequential(nnx.Dropout(0.5, rngs=nnx.Rngs(1)), nnx.Linear(3, 1, rngs=nnx.Rngs(0)))
+    model.eval()
+    np.testing.assert_allclose(fitted(lambda x, row: x(row)[0], model), expected(), atol=0.05)
+
+
 def test_haiku():
     import haiku as hk
 

@@ -9,6 +9,8 @@ import pytest
 
 import lariax as lx
 from lariax import runs
+from lariax.inference import TableLine
+from lariax.runs import SavedInference
 
 HOSTILE = [
     "</script><script>window.stolen = 1</script>",
@@ -57,6 +59,14 @@ PICTURES = [
 def saved_run(result):
     settings = {"problem": {"kind": "given", "name": "small", "title": "A small problem"}, "seed": 0}
     return runs.saved(result, "first", settings, PICTURES, result.certificate, measures={"accuracy": 0.5})
+
+
+@pytest.fixture(scope="session")
+def run_with_errors(saved_run):
+    """The same run with intervals of its multipliers, in another order than theirs."""
+    ends = {"top[1]": 0.0, "sum": 0.4, "top[0]": 0.2}
+    lines = tuple(TableLine("multipliers", name, y, 0.1, y - 0.2, y + 0.2, "normal") for name, y in ends.items())
+    return dataclasses.replace(saved_run, inference=SavedInference("the distribution", 0.95, 1600, (), lines))
 
 
 @pytest.fixture(scope="session")

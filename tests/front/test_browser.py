@@ -94,6 +94,16 @@ def test_ticks_can_be_told_apart(page, files):
     assert any(sum(text.startswith(("2.00", "1.999")) for text in texts) > 1 for texts in every), every
 
 
+def test_ticks_of_many_digits_are_not_cut(page, tmp_path, saved_run):
+    values = -0.2 + 1e-6 * np.sin(np.arange(len(saved_run)))
+    run = dataclasses.replace(saved_run, history={**saved_run.history, ("objective",): values}, certificate=None)
+    page.open(report.write([run], tmp_path / "digits.html"))
+    assert max(map(len, ticks(page, 2))) > 8
+    chart = "document.querySelector('[data-panel=\"2\"] svg')"
+    places = page.run(f"[...{chart}.querySelectorAll('text')].map(text => text.getBoundingClientRect().left)")
+    assert min(places) >= page.run(f"{chart}.getBoundingClientRect().left")
+
+
 def test_hover_tells_the_value_there(one, saved_run):
     left, top, width, height = box(one)
     one.mouse("mouseMoved", left + 0.5 * width, top + height / 2)
@@ -253,6 +263,23 @@ def test_a_smoothed_objective_over_the_raw_one(one):
     )
     assert len(places) == 2
     assert [" raw" in each for each in places] == [False, True]
+
+
+def test_an_interval_has_the_colour_of_its_line(page, tmp_path, run_with_errors):
+    page.open(report.write([run_with_errors], tmp_path / "errors.html"))
+    chart = (
+        "[...document.querySelectorAll('figure')].find(one => one.querySelector('b')?.textContent === 'Multipliers')"
+    )
+    swatches = page.run(
+        f"[...{chart}.querySelectorAll('.series')].map(one => [one.textContent, one.firstChild.firstChild.className])"
+    )
+    marks = page.run(
+        f"[...{chart}.querySelectorAll('.mark')].map(one => [one.textContent.split(':')[0], one.getAttribute('class')])"
+    )
+    colours = {name: kind.split()[1].removeprefix("f") for name, kind in swatches}
+    assert [name for name, _ in marks] == ["top[1]", "sum", "top[0]"]
+    assert [kind.split()[1] for _, kind in marks] == [f"k{colours[name]}" for name, _ in marks]
+    assert len(set(colours.values())) == 3
 
 
 def test_a_hint_at_a_table_that_scrolls(page, files):

@@ -72,6 +72,13 @@ def test_panels(saved_run):
     assert [line.label for line in charts["top"].lines] == ["top[0]", "top[1]"]
 
 
+def test_intervals_of_multipliers_are_those_of_their_lines(run_with_errors):
+    charts = {panel.title: panel for panel in report.panels([run_with_errors])}
+    found = {mark.label: (mark.interval.low, mark.interval.high) for mark in charts["Multipliers"].marks}
+    assert found == {"sum": pytest.approx((0.2, 0.6)), "top[0]": pytest.approx((0, 0.4)), "top[1]": (-0.2, 0.2)}
+    assert set(found) == {line.label for line in charts["Multipliers"].lines}
+
+
 def gap_of(value, low, high, holds):
     """A gap in both directions, at most 0.02."""
     sides = (np.array([-value, value]), np.array([-high, low]), np.array([-low, high]))
@@ -130,6 +137,12 @@ class TestPlot:
         np.testing.assert_array_equal(line.get_ydata(), result.history["feasibility"])
         assert figure._repr_png_().startswith(b"\x89PNG")
 
+    def test_an_interval_has_the_colour_of_its_line(self, run_with_errors):
+        (axes,) = (one for one in report.plot(run_with_errors).axes if one.get_title(loc="left") == "Multipliers")
+        drawn = axes.get_lines()
+        colours = {line.get_label(): line.get_color() for line in drawn[:3]}
+        assert [line.get_color() for line in drawn[3:]] == [colours[name] for name in ("top[1]", "sum", "top[0]")]
+
     def test_hostile_names_and_several_runs(self, saved_run, hostile_run):
         report.plot([saved_run, hostile_run], against="seconds").canvas.draw()
 
@@ -186,9 +199,13 @@ def test_smoothing():
 
 
 def test_all_entries_of_the_answer_in_a_picture(saved_run):
-    """Sorted bars, or a heat map; a few numbers are read in the table, and too many cannot be told apart."""
+    """Sorted bars, a sorted line, or a heat map; a few numbers are read in the table, and too many do not fit."""
     x = {"w": np.array([0.5, -1.0, 2.0, 0.0]), "m": np.arange(6.0).reshape(2, 3), "b": np.ones(2), "n": np.ones(5000)}
-    bars, image = pictures_of_answers([dataclasses.replace(saved_run, x=x)])
+    x["v"] = np.sin(np.arange(1000.0))
+    bars, image, line = pictures_of_answers([dataclasses.replace(saved_run, x=x)])
+    assert line["kind"] == "lines"
+    np.testing.assert_array_equal(line["series"]["xv"][:, 0], np.arange(1, 1001))
+    np.testing.assert_array_equal(line["series"]["xv"][:, 1], np.sort(x["v"])[::-1])
     assert (bars["kind"], bars["categories"]) == ("bars", ["2", "0", "3", "1"])
     assert bars["series"]["xw"].tolist() == [2.0, 0.5, 0.0, -1.0]
     assert image["kind"] == "heatmap"

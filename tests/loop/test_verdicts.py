@@ -109,6 +109,22 @@ def test_a_gradient_that_does_not_vanish_is_said(line):
         assert "gradient of the Lagrangian" in found.doubt
 
 
+def test_a_point_far_away_is_looked_at(line):
+    """Samples that are rare and large throw a run away, and nothing that it sees afterwards tells it."""
+    resting = np.append(1.0, np.zeros(7))
+    assert "gradient of the Lagrangian" in verdict(line, [-1.0, 1e4, 1.0], stationarity=resting).doubt
+
+
+def test_halves_that_agree_by_chance_prove_nothing():
+    """At the minimum in one variable the halves of a mean differ by less than half of it for one key in seven. False
+    alarms by four standard errors: 1 in 400 for all keys together."""
+    problem, x = lx.Problem(lambda x, z: 0.5 * (x[0] - z[0]) ** 2, samples=NORMAL), jnp.zeros(1)
+    oracle = bind(problem, x, (x,), batch_size=2, copies=1, has_slacks=False)
+    restless = {"stationarity": np.ones(8)}
+    found = [judged(oracle, lx.Diagnosis(), x, {}, restless, jax.random.key(seed)) for seed in range(40)]
+    assert not any(each.doubt for each in found)
+
+
 @pytest.mark.parametrize("unit", [1e-3, 1.0, 1e3])
 def test_claims_do_not_depend_on_the_units_of_the_method(line, unit):
     """A violation that one step would remove, and the run is on its way to."""

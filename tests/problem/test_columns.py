@@ -73,6 +73,7 @@ def test_declared_categories_keep_their_order():
         (pd.DataFrame({"what": [{}, "a"]}), "column 'what' holds dict and str"),
         (pd.DataFrame({"sex": ["f", None]}), "column 'sex' of Dataset has no value at row 1. Drop or impute"),
         (pd.DataFrame({"age": pd.array([1, None], dtype="Int64")}), r"holds nan in \['age'\] at row 1"),
+        (like("polars", columns=["age"], collect=None), r"found a Like of polars. Write .collect\(\)"),
     ],
 )
 def test_what_is_no_number_is_said(frame, words):

@@ -83,6 +83,22 @@ def test_words_beside_those_of_jax(objective, text):
     assert any("Lariax called the objective as (x, sample)" in note for note in caught.value.__notes__)
 
 
+@pytest.mark.parametrize("objective", [lambda x, row: x @ row, lambda x, row: x[0] * row[0], lambda x, row: row["sex"]])
+def test_words_of_a_row_that_is_a_dictionary(objective):
+    """Taken for a vector, by place, by a name that is not there."""
+    rows = lx.Dataset({"age": np.ones(3), "income": np.ones(3)})
+    with pytest.raises((TypeError, KeyError)) as caught:
+        lx.solve(problem(objective, rows), jnp.zeros(2), iterations=5)
+    words = r"A sample is a dictionary of 'age', 'income' here. .*one array, lx.Dataset\(frame.to_numpy\(\)\)"
+    assert any(re.match(words, note) for note in caught.value.__notes__)
+
+
+def test_words_of_a_start_that_is_a_list():
+    with pytest.raises(TypeError) as caught:
+        lx.solve(problem(), [0.0, 0.0], iterations=5)
+    assert "x0 is a list, and so is x. For a vector write jnp.array([...])." in caught.value.__notes__
+
+
 def test_what_can_be_called_either_way_is_taken():
     """Functions with defaults, and those that Python cannot look into."""
     problem(lambda x, z=None: jnp.sum(x), constraints={"total": lx.Equal(jnp.sum, samples=None)})

@@ -99,6 +99,34 @@ def test_its_set_is_that_of_its_arrays(problem):
     assert float(jnp.abs(found.x.layer.weight).max()) <= 0.1
 
 
+@jax.tree_util.register_pytree_node_class
+class Counting:
+    """A module as flax.nnx has them: called, with a count among its arrays."""
+
+    def __init__(self, weights, count):
+        self.weights, self.count = weights, count
+
+    def __call__(self, row):
+        return row @ self.weights + 0 * self.count
+
+    def tree_flatten(self):
+        return (self.weights, self.count), None
+
+    @classmethod
+    def tree_unflatten(cls, _, leaves):
+        return cls(*leaves)
+
+
+def test_a_count_in_a_module_stays(problem):
+    """In a tree that is no module an integer is an error: somebody wrote 0 for 0.0."""
+    found = lx.solve(problem, Counting(jnp.ones(2), jnp.uint32(7)), METHOD, iterations=20).x
+    assert isinstance(found, Counting)
+    assert (found.count, found.count.dtype) == (7, jnp.uint32)
+    assert not np.allclose(found.weights, 1)
+    with pytest.raises(TypeError, match=r"x0\['count'\] must be of floating point, found uint32"):
+        lx.solve(lx.Problem(lambda x, row: x["weights"] @ row, samples=problem.samples), vars(found), iterations=1)
+
+
 class Frozen(dict):
     """A dictionary of its own kind, as flax has one for linen's parameters."""
 

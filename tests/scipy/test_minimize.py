@@ -202,6 +202,19 @@ def test_success_is_not_said_where_a_variable_is_wrong(seed):
     assert result.success == (error < 1e-2)
 
 
+def test_the_default_tolerance_is_of_the_precision_that_jax_takes():
+    """A start in double precision, as NumPy makes it, is taken in single: nothing is known there to 1e-6."""
+    rows = np.random.default_rng(0).normal(size=(30, 5))
+    with jax.enable_x64(False), pytest.warns(lx.LariaxWarning, match="x0 is float64"):
+        result = lx.minimize(lambda x: jnp.sum((x - 2) ** 2), np.zeros(5), constraints=LinearConstraint(rows, ub=1.0))
+    assert result.success
+    assert result.nit == 1000  # at the first certificate
+    found = scipy.optimize.minimize(
+        lambda x: np.sum((x - 2) ** 2), np.zeros(5), constraints=LinearConstraint(rows, ub=1.0), method="SLSQP"
+    )
+    np.testing.assert_allclose(result.x, found.x, atol=1e-3)
+
+
 # --- SciPy's habits
 
 

@@ -161,6 +161,11 @@ class PointMeans(NamedTuple):
     residuals: Float[Array, "k m"]
     gradient: PyTree  # a BatchMeans over the batches, or the mean over all of them
 
+    @property
+    def work(self) -> int:
+        """Numbers that a pass over them makes."""
+        return sum(leaf.size for leaf in jax.tree.leaves(tuple(self)))
+
 
 class View(NamedTuple):
     """One step: what the oracle sees, and the share of each sample in the mean of its batch."""

@@ -283,17 +283,17 @@ def _one_step(structure: AbstractStructure, z: Vector) -> Callable[[Vector], Vec
     return lambda gradient: z - coordinates.ravel(simple.prox(coordinates.unravel(z - gradient), 1.0))
 
 
-@eqx.filter_jit
+@compiled(briefly=True)
 def estimates_from_means(
-    structure: AbstractStructure, z: Vector, y: Multipliers, means: PointMeans, at: Levels, fitted: Fit | None
+    means: PointMeans, structure: AbstractStructure, z: Vector, y: Multipliers, at: Levels, fitted: Fit | None
 ) -> Estimates:
     """`estimates` without units of their own, from batch means that another library has made."""
     return estimates(structure, means._replace(gradient=BatchMeans.of(means.gradient)), z, y, at, None, fitted)
 
 
-@eqx.filter_jit
+@compiled(briefly=True)
 def fit_from_means(
-    structure: AbstractStructure, z: Vector, means: PointMeans, slope: Vector, jacobian: Float[Array, "m d"]
+    means: PointMeans, structure: AbstractStructure, z: Vector, slope: Vector, jacobian: Float[Array, "m d"]
 ) -> Fit:
     """Least-squares multipliers from batch means of the values, the mean of grad f and the mean Jacobian."""
     sizes = row_sizes(structure, jnp.mean(means.residuals, axis=0))

@@ -32,6 +32,8 @@ from lariax.problem import (
 from lariax.sets import AbstractSet, Everything
 from lariax.utils import warn
 
+MOST_NAMES = 4  # in a hint
+
 
 def as_point(problem: Problem, x0: PyTree) -> PyTree[Array]:
     """x0 as arrays within the set, in its own precision."""
@@ -178,13 +180,13 @@ def _traced(what: str, fun: Callable[..., Any], x: PyTree, sample: PyTree, rando
         return traced(fun, *((x, sample) if random else (x,)))
     except Exception as error:
         call = f"(x, sample) with sample {describe_shape(sample)}" if random else "(x), as samples=None"
-        for note in _hints(error, sample, random):
+        for note in _hints(error, x, sample, random):
             error.add_note(note)
         error.add_note(f"Lariax called {what} as {call} and x {describe_shape(x)}.")
         raise
 
 
-def _hints(error: Exception, sample: PyTree, random: bool) -> list[str]:
+def _hints(error: Exception, x: PyTree, sample: PyTree, random: bool) -> list[str]:
     """What to write instead, for the usual reasons."""
     words = "string" in str(error) and isinstance(error, TypeError | IndexError)
     if random and words and not isinstance(sample, dict):
@@ -192,10 +194,21 @@ def _hints(error: Exception, sample: PyTree, random: bool) -> list[str]:
             "A sample has no names here. Give the source a dictionary of columns, lx.Dataset({'income': ..., 'age': "
             "...}), or a data frame: then a sample is a dictionary, sample['income']."
         ]
+    unknown = isinstance(error, KeyError) and (isinstance(error.args[0], int) or not isinstance(x, dict))
+    if random and isinstance(sample, dict) and (unknown or "'dict'" in str(error)):
+        shown = ", ".join(repr(name) for name in list(sample)[:MOST_NAMES]) + (
+            ", ..." if len(sample) > MOST_NAMES else ""
+        )
+        return [
+            f"A sample is a dictionary of {shown} here. For rows that are vectors give the source one array, "
+            "lx.Dataset(frame.to_numpy())."
+        ]
     if isinstance(error, jax.errors.TracerBoolConversionError):
         return ["Python's if, and, or, max cannot look at x or a sample. Write jnp.where(condition, a, b) for if."]
     if isinstance(error, jax.errors.TracerArrayConversionError):
         return ["NumPy cannot look at x or a sample. Write jax.numpy's functions, jnp.exp for np.exp."]
+    if isinstance(x, list | tuple) and isinstance(error, TypeError) and type(x).__name__ in str(error):
+        return [f"x0 is a {type(x).__name__}, and so is x. For a vector write jnp.array([...])."]
     return []
 
 

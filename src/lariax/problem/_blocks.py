@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from lariax.utils import check_count, did_you_mean
+from lariax.utils import check_count, did_you_mean, needed_by
 
 READERS = 4  # threads that read the blocks of a window: one waits for the disk while another puts rows in their places
 
@@ -96,12 +96,8 @@ class _Table:
     """A file with columns."""
 
     def __init__(self, path: Path, columns: Sequence[str] | None):
-        try:
+        with needed_by(f"a {path.suffix} file"):
             polars: Any = importlib.import_module("polars")
-        except ImportError as error:
-            raise ImportError(
-                f"{path.suffix} files are read by polars, which is not there: pip install polars."
-            ) from error
         frame = getattr(polars, TABLES[path.suffix])(path)
         known = frame.collect_schema().names()
         for name in columns or ():

@@ -48,6 +48,8 @@ def as_columns(data: PyTree, owner: str) -> PyTree:
     told: list[str] = []
 
     def convert(path: Any, leaf: Any) -> Any:
+        if _package(leaf) in FRAMES and hasattr(leaf, "collect"):
+            raise TypeError(f"{owner} takes rows, found a {type(leaf).__name__} of {_package(leaf)}. Write .collect().")
         if _is_frame(leaf):
             return {name: _column(name, column, told, owner) for name, column in _columns(leaf)}
         if hasattr(leaf, "tocsr"):

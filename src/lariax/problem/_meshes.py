@@ -62,8 +62,8 @@ def automatic_axes(function: Callable[P, T]) -> Callable[P, T]:
 
     @wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> T:
-        found = jax.sharding.get_abstract_mesh()
-        if AxisType.Explicit not in found.axis_types:  # of no mesh, or within `shard_map`
+        axes = jax.sharding.get_abstract_mesh().axis_types
+        if AxisType.Explicit not in axes:  # of no mesh, or within `shard_map`
             return function(*args, **kwargs)
         if any(map(_is_traced, jax.tree.leaves((args, kwargs)))):
             return _traced(function, args, kwargs)

@@ -67,6 +67,6 @@ def _is_entry(leaf: Any) -> bool:
 def _has_more(x: PyTree) -> bool:
     """Whether there is something in it that is no number; in a module, something that is not of floating point."""
     others = [leaf for leaf in jax.tree.leaves(x) if not (_is_entry(leaf) or type(leaf) is float)]
-    if isinstance(x, eqx.Module):
+    if isinstance(x, eqx.Module) or callable(x):  # as a module of flax.nnx is
         return bool(others)
     return any(not (hasattr(leaf, "dtype") or isinstance(leaf, int | complex)) for leaf in others)

@@ -16,7 +16,7 @@ ABOUT = {
     "feasibility": "How much the constraints are violated, by the method's own estimate.",
     "stationarity": "How far the Lagrangian is from being stationary, by the method's own estimate.",
     "objective": "Measured on the batch of the iteration.",
-    "multipliers": "With the signs of L = f + sum y c; bars at the right edge are intervals, if there are any.",
+    "multipliers": "With the signs of L = f + sum y c; bars at the right edge are intervals, once inference was run.",
 }
 
 

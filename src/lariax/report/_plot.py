@@ -1,7 +1,7 @@
 """The pictures of the page in a notebook."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from lariax.loop import Result
 from lariax.report._panels import TIMES, Line, Panel, panels
 from lariax.report._words import short
 from lariax.runs import SavedRun, saved
+from lariax.utils import needed_by
 
 COLUMNS = 3
 
@@ -47,7 +48,8 @@ def plot(runs: Result | SavedRun | Sequence[SavedRun], against: str = "draws") -
 
 def _figure(**options: Any) -> Any:
     """A figure that a notebook shows by itself, without pyplot's list of open figures."""
-    from matplotlib.figure import Figure
+    with needed_by("plot()"):
+        from matplotlib.figure import Figure
 
     class NotebookFigure(Figure):
         def _repr_png_(self) -> bytes:
@@ -62,9 +64,11 @@ def _draw(axes: Any, panel: Panel, runs: Sequence[SavedRun], against: str) -> No
     from matplotlib.ticker import EngFormatter
 
     several, is_positive = len(runs) > 1, False
+    colours: dict[tuple[int, str], str] = {}
     major = [line for line in panel.lines if not line.minor]
     for place, line in enumerate(panel.lines):
         colour = f"C{line.run if several else (place if not (line.minor or line.raw) else place - 1)}"
+        colours[line.run, line.label] = colour
         x = runs[line.run].history[(against,)]
         style = {"linewidth": 0.9, "linestyle": ":"} if line.minor else {"linewidth": 1.5}
         style = {"linewidth": 0.8, "alpha": 0.35} if line.raw else style
@@ -75,7 +79,7 @@ def _draw(axes: Any, panel: Panel, runs: Sequence[SavedRun], against: str) -> No
         axes.axhline(panel.bound, color="0.4", linewidth=1, linestyle="--")
     if panel.logarithmic and is_positive:
         axes.set_yscale("log", nonpositive="clip")
-    _draw_marks(axes, panel, runs, against)
+    _draw_marks(axes, panel, runs, against, colours)
     axes.set_title(short(panel.title).replace("$", r"\$"), loc="left", fontsize=10)
     axes.set_xlabel("iterations" if against == "iteration" else against, fontsize=9)
     axes.tick_params(labelsize=8)
@@ -85,8 +89,10 @@ def _draw(axes: Any, panel: Panel, runs: Sequence[SavedRun], against: str) -> No
         axes.legend(fontsize=7, frameon=False)
 
 
-def _draw_marks(axes: Any, panel: Panel, runs: Sequence[SavedRun], against: str) -> None:
-    """The intervals of certificates at the end of the lines; on a logarithmic axis down to its foot."""
+def _draw_marks(
+    axes: Any, panel: Panel, runs: Sequence[SavedRun], against: str, colours: Mapping[tuple[int, str], str]
+) -> None:
+    """Intervals at the end of the lines, in the colour of theirs; on a logarithmic axis down to its foot."""
     foot, _ = axes.get_ylim()
     for mark in panel.marks:
         end = float(runs[mark.run].history[(against,)][-1])
@@ -95,7 +101,8 @@ def _draw_marks(axes: Any, panel: Panel, runs: Sequence[SavedRun], against: str)
             low = max(low, min(foot, high)) if panel.logarithmic else low
             beside = mark.label == "held out"
             style = {"linewidth": 3 if beside else 6, "alpha": 0.9 if beside else 0.45, "solid_capstyle": "butt"}
-            axes.plot([end, end], [low, high], color="0.3" if beside else f"C{mark.run}", **style)
+            colour = "0.3" if beside else colours.get((mark.run, mark.label), f"C{mark.run}")
+            axes.plot([end, end], [low, high], color=colour, **style)
     if panel.logarithmic:
         axes.set_ylim(bottom=foot)
 

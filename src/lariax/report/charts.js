@@ -175,7 +175,9 @@ class Plot {
       const p = y.at(tick);
       if (p < MARGIN.top - 1 || p > bottom + 1) continue;
       this.svg.append(shape("line", { class: "grid-line", x1: MARGIN.left, x2: width - MARGIN.right, y1: p, y2: p }));
-      this.svg.append(shape("text", { x: MARGIN.left - 6, y: p + 4, "text-anchor": "end" }, tickWords(tick, options.logY, yDigits)));
+      const text = tickWords(tick, options.logY, yDigits);
+      const narrow = text.length > 8 ? { textLength: MARGIN.left - 8, lengthAdjust: "spacingAndGlyphs" } : {}; // else it is cut
+      this.svg.append(shape("text", { x: MARGIN.left - 6, y: p + 4, "text-anchor": "end", ...narrow }, text));
     }
     const room = Math.max(2, Math.floor((width - MARGIN.left - MARGIN.right) / 75));
     const xTicks = options.xTicks ?? (options.logX ? logTicks : linearTicks)(xs[0], xs[1], room), xDigits = tickDigits(xTicks);
@@ -303,7 +305,9 @@ class HistoryChart extends Plot {
     // What the certificate says, beside the end of the lines.
     const step = Math.min(7, 21 / this.panel.marks.length), px = this.width - MARGIN.right + 3 + step * (i + 0.5);
     const fit = (v) => clamp(usable(v) ? this.y.at(v) : this.bottom, MARGIN.top, this.bottom);
-    const a = fit(mark.low), b = fit(mark.high), colour = this.several ? colourOf(mark.run) : 0;
+    const a = fit(mark.low), b = fit(mark.high);
+    const own = this.lines.find((line) => line.run === mark.run && line.label === mark.label);
+    const colour = own ? own.colour : this.several ? colourOf(mark.run) : 0;
     const beside = mark.label === "certificate" ? "" : " beside";
     const node = shape("line", { class: `mark k${colour}${beside}`, x1: px, x2: px, y1: a, y2: Math.abs(a - b) < 2 ? a - 2 : b, "stroke-width": Math.max(step - 1.5, 0.5) });
     node.append(shape("title", {}, `${mark.label}: ${words(mark.estimate)}, ${words(mark.low)} to ${words(mark.high)}`));

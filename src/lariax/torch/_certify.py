@@ -33,13 +33,14 @@ from lariax.torch._multipliers import Multipliers
 from lariax.torch._optimizer import AbstractConstrained
 from lariax.torch._passes import Closure, Passes
 from lariax.torch._space import Space, precision_of
-from lariax.utils import check_confidence
+from lariax.utils import check_confidence, helped_by
 
 MOST_BATCHES, FEWEST_BATCHES = 64, 8
 BATCH_ENTRIES = 2**24  # numbers in all batch means together, where there are more than the fewest
 ANY_EXAMPLE = 2**62  # the rows of a loader may have any numbers
 
 
+@helped_by("certificate")
 def certify(
     model: torch.nn.Module,
     closure: Closure,
@@ -153,7 +154,7 @@ class _ModelCertifier(AbstractCertifier):
         objective, residuals = map(np.stack, zip(*map(self._means.values, parts), strict=True))
         slope, jacobian = self._means.jacobian(first)
         values = PointMeans(self._array(objective), self._array(residuals), None)
-        return fit_from_means(self.structure, self.z, values, self._array(slope), self._array(jacobian))
+        return fit_from_means(values, self.structure, self.z, self._array(slope), self._array(jacobian))
 
     def estimate(self, y: Any, share: float, fit: Fit | None) -> tuple[Estimates, Levels, BatchPlan, int]:
         means, batches = self._means, self._batches
@@ -164,7 +165,7 @@ class _ModelCertifier(AbstractCertifier):
         plan = BatchPlan(len(parts), rows, np.asarray(1, np.int32))
         at = self.levels(plan.batches, share, fit)
         draws = sum(means.rows(batch) for part in parts for batch in part) + rows * self.earlier(fit)
-        return estimates_from_means(self.structure, self.z, y, found, at, fit), at, plan, draws
+        return estimates_from_means(found, self.structure, self.z, y, at, fit), at, plan, draws
 
     def _array(self, part: np.ndarray) -> Array:
         return jnp.asarray(part, self.structure.dtype)
