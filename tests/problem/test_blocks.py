@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 import lariax as lx
+from lariax.loop._reading import StreamReader
 
 ROWS = np.random.default_rng(0).normal(size=(1000, 3))
 
@@ -88,6 +89,43 @@ class TestFiles:
             file.truncate(10_000)
         with pytest.raises(OSError, match="has become shorter"):
             list(blocks)
+
+
+class TestHandedOver:
+    """Rows that a run takes where they are, not copied."""
+
+    @pytest.fixture
+    def reader(self):
+        rows = np.arange(4096 * 16, dtype="float32").reshape(4096, 16)
+        return StreamReader(lx.Stream(lx.Blocks(rows, rows=16, window=32, batch=64)))
+
+    def test_within_a_window(self, reader):
+        reader.fill(512)
+        window = reader._pieces[0].base
+        for count in (64, 192, 256):
+            found, expected = reader.copied(count), np.concatenate(reader._pieces)[:count]
+            assert np.shares_memory(found, window)
+            np.testing.assert_array_equal(found, expected)
+            reader.drop(count)
+
+    def test_across_windows_they_are_copied(self, reader):
+        reader.fill(1024)
+        reader.drop(448)
+        pieces = list(reader._pieces)
+        found = reader.copied(128)
+        assert not any(np.shares_memory(found, piece) for piece in pieces)
+        np.testing.assert_array_equal(found, np.concatenate(pieces)[:128])
+
+    def test_others_may_write_to_theirs(self):
+        batch = np.ones((64, 16), "float32")
+        reader = StreamReader(lx.Stream([batch]))
+        reader.fill(64)
+        assert not np.shares_memory(reader.copied(64), batch)
+
+    def test_a_table_with_words(self, tmp_path):
+        pl.DataFrame({"u": ROWS[:, 0], "word": ["x"] * 1000}).write_parquet(tmp_path / "t.parquet")
+        batch = next(iter(lx.Blocks(tmp_path / "t.parquet", rows=64, batch=100)))
+        assert list(batch["word"]) == ["x"] * 100
 
 
 class TestResuming:

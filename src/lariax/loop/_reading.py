@@ -9,9 +9,8 @@ import numpy as np
 from jaxtyping import PyTree
 
 from lariax.loop._processes import Processes
-from lariax.problem import Stream, describe_shape
+from lariax.problem import ALIGNMENT, Stream, aligned, describe_shape
 
-ALIGNMENT = 64  # bytes
 POLL_SECONDS = 0.05  # between two looks at whether to wait any longer
 
 
@@ -61,18 +60,22 @@ class StreamReader:
         self._pieces = [piece for piece in rest if rows_in(piece)] or rest[-1:]
 
     def copied(self, count: int) -> PyTree:
-        """The next `count` rows, or as many as were read, in memory of their own, which a CPU takes as it is."""
+        """The next `count` rows, or as many as were read, in memory that nobody else writes to, which a CPU takes as it
+        is: copied, but where the stream has handed it over."""
 
-        def copy(*parts: np.ndarray) -> np.ndarray:
+        def own(*parts: np.ndarray) -> np.ndarray:
+            found = _where_they_are(parts, count) if self._stream.hands_over else None
+            if found is not None:
+                return found
             rows = min(count, sum(map(len, parts)))
-            found = _aligned((rows, *parts[0].shape[1:]), parts[0].dtype)
+            found = aligned((rows, *parts[0].shape[1:]), parts[0].dtype)
             done = 0
             for part in parts:
                 found[done : done + len(part)] = part[: rows - done]
                 done += len(part[: rows - done])
             return found
 
-        return jax.tree.map(copy, *self._pieces)
+        return jax.tree.map(own, *self._pieces)
 
     def peek(self, count: int) -> PyTree:
         """The same where they are: copied only if they come in several pieces."""
@@ -114,12 +117,21 @@ def whole(mark: Mapping[str, Any]) -> dict[str, Any]:
     return {**mark, "rows": jax.tree.map(lambda *parts: np.concatenate(parts), *mark["rows"])} if mark else {}
 
 
-def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Room at an address that XLA asks for, so that it need not copy."""
-    size = int(np.prod(shape)) * dtype.itemsize
-    room = np.empty(size + ALIGNMENT, np.uint8)
-    first = -room.ctypes.data % ALIGNMENT
-    return room[first : first + size].view(dtype).reshape(shape)
+def _where_they_are(parts: tuple[np.ndarray, ...], count: int) -> np.ndarray | None:
+    """The rows of pieces that lie one after the other in one room; None: they do not, or XLA would copy them."""
+    parts = tuple(part for part in parts if len(part)) or parts[:1]
+    first, room, rows = parts[0], parts[0].base, 0
+    if not isinstance(room, np.ndarray) or room.dtype != np.uint8 or room.ndim != 1 or first.ctypes.data % ALIGNMENT:
+        return None
+    begin, each = first.ctypes.data - room.ctypes.data, first[:1].nbytes
+    for part in parts:
+        if rows >= count:
+            break
+        if part.base is not room or not part.flags.c_contiguous or part.ctypes.data != first.ctypes.data + rows * each:
+            return None
+        rows += len(part)
+    rows = min(rows, count)
+    return room[begin : begin + rows * each].view(first.dtype).reshape(rows, *first.shape[1:])
 
 
 def rows_in(arrays: PyTree) -> int:

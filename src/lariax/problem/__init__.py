@@ -1,6 +1,6 @@
 """What is to be solved."""
 
-from lariax.problem._blocks import Blocks
+from lariax.problem._blocks import ALIGNMENT, Blocks, aligned
 from lariax.problem._columns import fetched
 from lariax.problem._constraints import SHARED, AbstractConstraint, AtLeast, AtMost, Equal, Proxy
 from lariax.problem._describe import describe_shape, first_nonfinite, visible
@@ -27,6 +27,7 @@ from lariax.problem._stream import Stream
 from lariax.problem._units import probes, units
 
 __all__ = [
+    "ALIGNMENT",
     "SHARED",
     "AbstractConstraint",
     "AbstractSource",
@@ -45,6 +46,7 @@ __all__ = [
     "RowShards",
     "Stratified",
     "Stream",
+    "aligned",
     "arrays_of",
     "as_key",
     "at_home",

@@ -6,9 +6,10 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from itertools import accumulate
+from math import prod
 from pathlib import Path
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import jax
 import numpy as np
@@ -20,6 +21,19 @@ READERS = 4  # threads that read the blocks of a window: one waits for the disk 
 
 TABLES = {".parquet": "scan_parquet", ".arrow": "scan_ipc", ".feather": "scan_ipc"}
 """Kinds of files with columns, and the function of polars that opens them."""
+
+
+ALIGNMENT = 64  # bytes, of addresses that XLA takes as they are
+
+
+def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Room for an array at such an address."""
+    if dtype.hasobject:
+        return np.empty(shape, dtype)
+    size = prod(shape) * dtype.itemsize
+    room = np.empty(size + ALIGNMENT, np.uint8)
+    first = -room.ctypes.data % ALIGNMENT
+    return room[first : first + size].view(dtype).reshape(shape)
 
 
 class _Piece(Protocol):
@@ -125,6 +139,8 @@ class Blocks:
     [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
     """
 
+    hands_over: ClassVar[bool] = True  # a window is new memory, and not written to any more
+
     def __init__(
         self,
         data: Any,
@@ -201,7 +217,7 @@ class Blocks:
             found = self._pieces[piece].read(first, last)
             with first_one:  # says what a row looks like
                 if mixed is None:
-                    mixed = jax.tree.map(lambda leaf: np.empty((len(places), *leaf.shape[1:]), leaf.dtype), found)
+                    mixed = jax.tree.map(lambda leaf: aligned((len(places), *leaf.shape[1:]), leaf.dtype), found)
             there = places[ends[i] : ends[i + 1]]
             jax.tree.map(lambda leaf, rows: leaf.__setitem__(there, rows), mixed, found)
 

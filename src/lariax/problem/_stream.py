@@ -114,6 +114,11 @@ class Stream(AbstractSource):
             warn_of_float32(batches.lost)
 
     @property
+    def hands_over(self) -> bool:
+        """Whether nobody writes any more to the arrays that its batches are in."""
+        return getattr(self._batches.value, "hands_over", False) is True
+
+    @property
     def used_up(self) -> bool:
         """Whether it is an iterator (a generator) that somebody has read from: its first rows are gone."""
         return self._batches.reads > 0 and hasattr(self._batches.value, "__next__")
