@@ -20,7 +20,7 @@ demo: $(VENV)/.ready          ## a classifier, free and with a fairness bound: a
 	$(BIN)/python examples/fairness.py
 
 test: $(VENV)/.ready          ## every behaviour, in some five minutes
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) -m 'not long'
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal -m 'not long'
 
 test-long: $(VENV)/.frameworks  ## the same at length: long statistics, tables, thousands of inputs, some of them fresh; Lightning, transformers, accelerate
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) -m long

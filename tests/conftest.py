@@ -20,6 +20,7 @@ jax.config.update("jax_enable_x64", True)
 import jax.numpy as jnp  # noqa: E402 (the precision is chosen first)
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
+from hypothesis import HealthCheck, settings  # noqa: E402
 
 import lariax as lx  # noqa: E402
 
@@ -45,6 +46,20 @@ def _room_for_programs():
     if not maps.exists() or len(maps.read_text().splitlines()) > MOST_MAPPINGS:
         jax.clear_caches()
         gc.collect()
+
+
+@pytest.fixture(params=["the same", pytest.param("fresh", marks=pytest.mark.long)])
+def random_inputs(request):
+    """Hypothesis' settings for so many inputs, which are always the same ones; in the long tests for ten times as many,
+    fresh ones each time."""
+
+    def of(count):
+        calm = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck)}
+        if request.param == "fresh":
+            return settings(max_examples=10 * count, **calm)
+        return settings(max_examples=count, derandomize=True, **calm)
+
+    return of
 
 
 def normal(*shape):

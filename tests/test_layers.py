@@ -1,9 +1,12 @@
 """Each layer imports the ones above it, never the ones below; no module is part of a cycle, wherever in it the import
-stands; front ends are never imported by `import lariax`."""
+stands; front ends are never imported by `import lariax`. Files and functions are short, and a class name means one
+thing."""
 
 import ast
+import re
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -40,9 +43,13 @@ MODULES = {
 INNER = [name for name, path in MODULES.items() if path.parent != ROOT]
 
 
+def nodes_of(path):
+    return ast.walk(ast.parse(path.read_text()))
+
+
 def imported(path):
     """What a file imports of Lariax: anywhere in it, also within functions or for the type checker alone."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative imports hide the layer"
             names = [f"{node.module}.{alias.name}" for alias in node.names]
@@ -93,7 +100,7 @@ def test_the_loop_knows_no_method():
     concrete = {cls.__name__ for cls in subclasses(lariax.AbstractMethod)}
     assert "TrackedLagrangian" in concrete
     for path in (ROOT / "loop").glob("*.py"):
-        nodes = list(ast.walk(ast.parse(path.read_text())))
+        nodes = list(nodes_of(path))
         names = {node.id for node in nodes if isinstance(node, ast.Name)}
         names |= {alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names}
         assert not concrete & names, path
@@ -102,6 +109,32 @@ def test_the_loop_knows_no_method():
 def test_a_method_has_nine_hooks():
     hooks = [name for name in vars(lariax.AbstractMethod) if not name.startswith("_")]
     assert len(hooks) == 9, hooks
+
+
+def test_files_and_functions_are_short():
+    """450 lines, and 60 without the docstring."""
+    top = Path(__file__).parents[1]
+    others = [path for folder in ("tests", "benchmarks") for path in (top / folder).rglob("*.py")]
+    for path in [*MODULES.values(), *others]:
+        assert path.read_text().count("\n") <= 450, path
+        for node in nodes_of(path):
+            if isinstance(node, ast.FunctionDef) and node.end_lineno - node.lineno >= 60:
+                first = node.body[0]
+                docstring = first.end_lineno - first.lineno + 1 if ast.get_docstring(node) else 0
+                assert node.end_lineno - node.lineno + 1 - docstring <= 60, f"{path}: {node.name}"
+
+
+def test_a_class_name_means_one_thing():
+    """Torch has the core's public names for what is the same there; Lightning and transformers both say callback."""
+    places = defaultdict(set)
+    for name, path in MODULES.items():
+        for found in re.findall(r"^ *class (\w+)", path.read_text(), re.MULTILINE):
+            places[found].add(name)
+    assert {name for name, where in places.items() if len(where) > 1} == {
+        *("AbstractConstraint", "Equal", "AtMost", "AtLeast"),
+        *("TrackedLagrangian", "QuadraticPenalty", "DualPenalty", "Multipliers"),
+        "MultipliersCallback",
+    }
 
 
 def test_formulas_need_no_array_library():

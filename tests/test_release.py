@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -21,6 +22,16 @@ DATA = {"README.md", "make.py", "adult.npz", "german_credit.npz"}
 def test_the_version_is_in_one_place():
     assert 'dynamic = ["version"]' in (ROOT / "pyproject.toml").read_text()
     assert re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[1] == lariax.__version__
+
+
+def test_every_python_that_is_promised_is_tested_on_three_systems():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    promised = re.findall(r"Python :: (3\.\d+)", " ".join(project["classifiers"]))
+    ci = (ROOT / ".github/workflows/ci.yml").read_text()
+    systems, pythons = (re.search(rf"^ +{name}: \[(.*)\]$", ci, re.MULTILINE)[1] for name in ("os", "python"))
+    assert project["requires-python"] == f">={promised[0]}"
+    assert pythons == ", ".join(f'"{version}"' for version in promised)
+    assert [re.sub(r"-.*", "", system) for system in systems.split(", ")] == ["ubuntu", "macos", "windows"]
 
 
 def test_actions_are_pinned_by_commit():

@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 import lariax
+from front.browser import Browser, executable
 
 ROOT = Path(__file__).parent.parent
 API = "\n".join(page.read_text() for page in sorted((ROOT / "docs/api").glob("*.md")))
@@ -96,3 +97,39 @@ def test_links_within_the_site_lead_somewhere(site):
             if not target.exists() or (parts.fragment and known is not None and unquote(parts.fragment) not in known):
                 broken.append((path.relative_to(site), link))
     assert broken == []
+
+
+OUTSIDE = """(() => {
+    const edge = document.documentElement.clientWidth + 1, out = [];
+    const scrolls = element => /auto|scroll|hidden/.test(getComputedStyle(element).overflowX);
+    for (let element of document.querySelectorAll("article *")) {
+        if (element.getBoundingClientRect().right <= edge) continue;
+        let holder = element.parentElement;
+        while (holder && !scrolls(holder)) holder = holder.parentElement;
+        if (!holder) out.push(element.outerHTML.slice(0, 80));
+    }
+    return out;
+})()"""
+"""Parts of a page beyond the right edge of the screen that cannot be scrolled to within their own box."""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(executable() is None, reason="no Chromium here: `make browser` installs Debian's where it may")
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_fit_phones_and_desktops_and_are_quiet(site, tmp_path, width, scheme):
+    browser = Browser(tmp_path / "profile")
+    page = browser.page()
+    page.size(width)
+    page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+    try:
+        for path in sorted({*site.rglob("*.html")} - {site / "index.html"}):  # which leads on to the first page
+            page.errors.clear()
+            page.requests.clear()
+            page.call("Page.navigate", url=path.as_uri())
+            page.wait(f"location.href === '{path.as_uri()}' && document.readyState === 'complete'")
+            assert page.run(OUTSIDE) == [], path
+            assert page.errors == [], path
+            assert [url for url in page.requests if not url.startswith(("file:", "data:"))] == [], path
+    finally:
+        browser.close()

@@ -173,7 +173,7 @@ ABLATIONS = {
     "to the very end": {"END": 1.0},
     "no limit on a step": {"LATE": 1e-9},
     "limit of 3 units": {"LIMIT": 3.0},
-    "no pools": {"POOL": 0.0},
+    "no pools": {"LARGEST": 1.0, "LARGEST_EXACT": 1.0},
     "more looks": {"LOOKS": 3, "FEW": 1},
     "a tenth of the penalty": {"EXACT": 0.3},
     "the whole penalty at once": {"RAMP": 0.0},

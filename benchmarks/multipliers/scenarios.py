@@ -35,6 +35,7 @@ class Training:
     constraints: Mapping[str, Any]
     exact: Callable[[], tuple[float, np.ndarray]]  # the objective and all residuals on all training rows
     quality: Callable[[], float] | None = None  # on held-out rows
+    residuals: Callable[[], Tensor] | None = None  # on all training rows, with gradients
 
 
 @dataclass(frozen=True)
@@ -143,14 +144,24 @@ def classifier(seed: int, name: str, data: Path | None) -> Training:
     assert isinstance(task, Rows)
     model = task.model(seed)
 
+    def means() -> Tensor:
+        return torch.stack([task.losses(model, s.inputs, s.labels).mean() for s in task.training])
+
+    def residuals() -> Tensor:
+        return means() @ task.matrix - task.bounds
+
     def exact() -> tuple[float, np.ndarray]:
         with torch.no_grad():
-            means = torch.stack([task.losses(model, s.inputs, s.labels).mean() for s in task.training])
-            residuals = means @ task.matrix - task.bounds
-        return float(means @ task.shares), residuals.double().numpy()
+            return float(means() @ task.shares), residuals().double().numpy()
 
     return Training(
-        model, task.batches(seed), task.closure(model), {"c": lt.AtMost(0.0)}, exact, lambda: task.look(model).quality
+        model,
+        task.batches(seed),
+        task.closure(model),
+        {"c": lt.AtMost(0.0)},
+        exact,
+        lambda: task.look(model).quality,
+        residuals,
     )
 
 

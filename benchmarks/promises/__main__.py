@@ -92,8 +92,8 @@ def page(records: list[dict[str, Any]], origin: str) -> str:
         tasks[record["task"]][record["way"]][record["seed"]] = record
     tasks = {task: found for task, found in tasks.items() if found}
     lines = ["## Promises", "", origin, "", *ABOUT.strip().split("\n"), "", "### In short", ""]
-    head = ("", "promised", "kept on the rest", "rival with its own margin", "ours more accurate by")
-    head += ("rival with the best margin in hindsight", "by")
+    head = ("", "promised", "kept on the rest", "ours more accurate than with their own margins by")
+    head += ("with the best margin in hindsight by", "with the best that kept as often by")
     rows = [row for task, found in tasks.items() for row in compared(task, found)]
     lines += [*_results.table(head, rows), ""]
     for task, found in tasks.items():
@@ -103,21 +103,30 @@ def page(records: list[dict[str, Any]], origin: str) -> str:
 
 
 def compared(task: str, found: Found) -> Iterator[tuple[str, ...]]:
-    """Ours beside the most accurate rivals that kept the bound in 95 % of the fits; those that see the group are beside
-    ours with the group among the features."""
+    """Ours beside the most accurate rivals: with their own margins, where they kept the bound in 95 % of the fits; with
+    any margin, where they did; and with any margin, where they kept it as often as ours. Those that see the group are
+    beside ours with the group among the features."""
     for own in (OURS, OURS_SEEING):
         if own not in found:
             continue
         promised = [one for one in found[own].values() if one["promised"]]
-        others = [way for way in found if way not in (OURS, OURS_SEEING) and (SEES in way) == (SEES in own)]
-        able = [way for way in others if np.mean([one["kept"] for one in found[way].values()]) >= 0.95]
-        cells = []
-        for some in ([way for way in able if OWN in way or not _has_margin(way)], able):
-            best = max(some, key=lambda way: np.mean([r["accuracy"] for r in found[way].values()]), default=None)
-            cells += ["none kept it", "-"] if best is None else [_short(best), _difference(found, own, best)]
         kept_share = np.mean([one["kept"] for one in promised]) if promised else np.nan
+        others = [way for way in found if way not in (OURS, OURS_SEEING) and (SEES in way) == (SEES in own)]
+        chosen = [way for way in others if OWN in way or not _has_margin(way)]
+        cells = (
+            _beside(found, own, some, level) for some, level in ((chosen, 0.95), (others, 0.95), (others, kept_share))
+        )
         name = f"{task}, {SEES}" if SEES in own else task
         yield (name, f"{len(promised)} of {len(found[own])}", f"{kept_share:.1%}", *cells)
+
+
+def _beside(found: Found, own: str, others: Sequence[str], level: float) -> str:
+    """By how much ours is more accurate than the best of some that kept the bound as often as `level`."""
+    able = [way for way in others if np.mean([one["kept"] for one in found[way].values()]) >= level]
+    if not able:
+        return "none kept it"
+    best = max(able, key=lambda way: np.mean([one["accuracy"] for one in found[way].values()]))
+    return f"{_difference(found, own, best)} ({_short(best)}, {np.mean([r['kept'] for r in found[best].values()]):.1%})"
 
 
 def _has_margin(way: str) -> bool:
@@ -164,10 +173,11 @@ area under ROC are over the same rows. The rest is finite: its own sampling erro
 the population covers. It is worst on German Credit, where 700 rows judge what 300 promise: a test that used its 5 %
 fully would be broken in 8 % there.
 
-Rivals say nothing, so that all their fits count. *Own margin*: the rival chooses its margin from its own rows so that
+Rivals say nothing, so that all their fits count. *Own margins*: the rival chooses its margin from its own rows so that
 the bound holds with 95 %, as a user could; by the bootstrap of cross-validated decisions where it tunes on those, by
-1.645 standard errors for fairlearn. *In hindsight*: of all margins on the page the most accurate way that kept the
-bound in 95 % of the fits; no user has that table. ExponentiatedGradient and ThresholdOptimizer are randomised.
+1.645 standard errors for fairlearn. *In hindsight*: of all margins on the page, the most accurate way that kept the
+bound in 95 % of the fits, or as often as ours; no user has that table. In brackets, how often the rival kept the bound.
+ExponentiatedGradient and ThresholdOptimizer are randomised.
 ThresholdOptimizer sees the group when it predicts: ours beside it has the group among its features. Differences are of
 accuracies on the same rows, with their standard errors; ours are means over the fits that promise.
 """
@@ -178,6 +188,7 @@ def main() -> None:
     parser.add_argument("--resamplings", type=int, default=200)
     parser.add_argument("--first", type=int, default=1000, help="seed of the first: none that anything was chosen on")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="where COMPAS and a9a are")
+    parser.add_argument("--tables", nargs="+", default=["adult", "german", "compas", "a9a"])
     parser.add_argument("--ways", nargs="+", default=["ours", "rivals"], choices=["ours", "rivals"])
     parser.add_argument("--keep", type=Path, help="a file of JSON lines that results are added to and read from")
     parser.add_argument("--minutes", type=float, default=np.inf, help="to stop after; what is there is told")
@@ -189,7 +200,7 @@ def main() -> None:
     done = {(record["task"], record["seed"], "ours" if OURS in record["way"] else "rivals") for record in records}
     start = time.time()
     for seed, way, task in product(range(args.first, args.first + args.resamplings), args.ways, TASKS):
-        population = table(task.table, args.data)
+        population = table(task.table, args.data) if task.table in args.tables else None
         if population is None or (task.name, seed, way) in done:
             continue
         if time.time() - start > 60 * args.minutes:

@@ -20,8 +20,8 @@ def at(confidence=0.95, k=K, entries=1, rows=1):
 
 def means(mu, sd, k=K, seed=0):
     """k batch means of which the overall mean has standard deviation sd in each entry."""
-    mu = jnp.atleast_1d(jnp.asarray(mu, float))
-    return mu + sd * k**0.5 * jax.random.normal(jax.random.key(seed), (k, mu.size))
+    mu = np.atleast_1d(np.asarray(mu, float))
+    return mu + sd * k**0.5 * np.asarray(jax.random.normal(jax.random.key(seed), (k, mu.size)))
 
 
 def free(g):
@@ -44,7 +44,7 @@ interval_of = eqx.filter_jit(
 def test_one_entry_far_from_zero_is_students_interval():
     b = means(50.0, 1.0, k=64)
     found = interval_of(b, free, at(k=64), kinks=False)
-    mean, error = float(jnp.mean(b)), float(jnp.std(b, ddof=1)) / 8
+    mean, error = np.mean(b), np.std(b, ddof=1) / 8
     half = stats.t.isf(0.025, 63) * error
     np.testing.assert_allclose(found.estimate, mean, rtol=1e-3)
     assert half <= (found.high - found.low) / 2 <= 1.15 * half
@@ -54,11 +54,15 @@ def test_one_entry_far_from_zero_is_students_interval():
 
 def test_contrasts_say_what_deviations_do():
     b = means(np.linspace(-2.0, 3.0, 7), 1.0)
-    spread, deviations = BatchMeans.of(b), b - jnp.mean(b, axis=0)
-    np.testing.assert_allclose(spread.mean, jnp.mean(b, axis=0), rtol=1e-12)
-    np.testing.assert_allclose(spread.mixing @ spread.contrasts, deviations, atol=1e-12)
-    weights = jnp.linspace(-1.0, 2.0, K)
-    np.testing.assert_allclose(spread.deviation(weights), weights @ deviations, atol=1e-12)
+    weights, deviations = np.linspace(-1.0, 2.0, K), b - np.mean(b, axis=0)
+
+    @jax.jit
+    def seen(b):
+        spread = BatchMeans.of(b)
+        return spread.mean, spread.mixing @ spread.contrasts, spread.deviation(weights)
+
+    for found, expected in zip(seen(b), (np.mean(b, axis=0), deviations, weights @ deviations), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
 @jax.jit
@@ -80,7 +84,7 @@ def test_short_contrasts_change_no_interval(monkeypatch, scale):
 
 
 def test_far_from_zero_only_the_noise_along_the_mean_counts():
-    sd = jnp.array([3.0, 0.1, 3.0, 3.0])
+    sd = np.array([3.0, 0.1, 3.0, 3.0])
     found = interval_of(means([0.0, 1000.0, 0.0, 0.0], sd, k=64), free, at(k=64), kinks=False)
     assert found.high - found.low < 1.5 * 4 * 0.1
 
@@ -98,7 +102,7 @@ def test_nothing_to_see_in_the_interior_of_a_cone():
 def test_a_bound_within_the_error_is_not_overlooked():
     """The estimate is on the good side, and the truth may be on the other: the upper end says so."""
     b = means([0.0], 1.0, k=64) * 1.0
-    b = b - jnp.mean(b) - 0.5  # one half of a standard error below
+    b = b - np.mean(b) - 0.5  # one half of a standard error below
     found = interval_of(b, positive, at(k=64), kinks=True)
     assert found.low == found.estimate == 0
     assert 1.3 < found.high < 1.9  # -0.5 + 1.96 and a margin
@@ -120,11 +124,12 @@ def test_in_many_dimensions_the_ball_is_beaten():
 
 def test_entries_and_their_names_together():
     b = means(np.arange(5.0), 1.0, k=64)
-    alone = mean_intervals(b, at(k=64, rows=5))
-    together = mean_intervals(b, level(0.95, 64, 5, np.full(5, 5.0), np.float64))
-    np.testing.assert_allclose(alone.estimate, jnp.mean(b, axis=0))
-    ratio = stats.t.isf(0.005, 63) / stats.t.isf(0.025, 63)
-    np.testing.assert_allclose(together.high - together.low, ratio * (alone.high - alone.low), rtol=0.05)
+    found = jax.jit(mean_intervals)
+    alone = found(b, at(k=64, rows=5))
+    together = found(b, level(0.95, 64, 5, np.full(5, 5.0), np.float64))
+    np.testing.assert_allclose(alone.estimate, np.mean(b, axis=0))
+    alone_width, width = (np.asarray(each.high) - np.asarray(each.low) for each in (alone, together))
+    np.testing.assert_allclose(width, stats.t.isf(0.005, 63) / stats.t.isf(0.025, 63) * alone_width, rtol=0.05)
 
 
 def test_heavy_tails_are_noticed_and_normal_ones_are_not():

@@ -14,8 +14,8 @@ import pytest
 
 import lariax as lx
 from conftest import Wells, normal
-from lariax.checkpoint._archive import MAGIC, packed, unpacked
-from lariax.checkpoint._folder import Folder
+from lariax.checkpoint import Folder, packed, unpacked
+from lariax.checkpoint._archive import MAGIC
 from lariax.loop import origin_of
 from lariax.loop._saved import classes, saved_in
 

@@ -1,4 +1,4 @@
-"""Thousands of inputs that are wrong in ways that nobody thought of: each is used, or refused in words."""
+"""Inputs that are wrong in ways that nobody thought of: each is used, or refused in words."""
 
 import contextlib
 import copy
@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import lariax as lx
@@ -31,7 +31,6 @@ FORBIDDEN = (
     "socket.",
     "subprocess.",
 )
-CALM = {"deadline": None, "suppress_health_check": list(HealthCheck), "derandomize": True, "database": None}
 
 problem = lx.Problem(
     lambda x: jnp.sum(x["a"] ** 2) + x["b"] ** 2, constraints={"sum": lx.Equal(lambda x: x["a"][0], samples=None)}
@@ -157,37 +156,50 @@ CHANGES = st.lists(
 
 
 class TestCheckpoints:
-    @settings(max_examples=1000, **CALM)
-    @given(where=st.integers(0), drop=st.integers(0, 50), insert=st.binary(max_size=20), cut=st.booleans())
-    def test_any_bytes_changed(self, file, watch, where, drop, insert, cut):
-        place = where % len(file)
-        content = file[:place] + insert + (b"" if cut else file[place + drop :])
-        with watch, contextlib.suppress(lx.CheckpointError):
-            saved_in(bytes(content))
-            assert bytes(content) == file
+    def test_any_bytes_changed(self, file, watch, random_inputs):
+        @random_inputs(200)
+        @given(where=st.integers(0), drop=st.integers(0, 50), insert=st.binary(max_size=20), cut=st.booleans())
+        def check(where, drop, insert, cut):
+            place = where % len(file)
+            content = file[:place] + insert + (b"" if cut else file[place + drop :])
+            with watch, contextlib.suppress(lx.CheckpointError):
+                saved_in(bytes(content))
+                assert bytes(content) == file
 
-    @settings(max_examples=300, **CALM)
-    @given(content=st.binary(max_size=200), begins=st.booleans())
-    def test_any_bytes(self, watch, content, begins):
-        with watch, pytest.raises(lx.CheckpointError):
-            saved_in(MAGIC + content if begins else content)
+        check()
 
-    @settings(max_examples=1000, **CALM)
-    @given(changes=CHANGES)
-    def test_any_content_changed_by_one_who_knows_the_format(self, opened, watch, changes):
-        content = opened.changed(changes)
-        with watch, contextlib.suppress(lx.CheckpointError):
-            saved_in(content)
+    def test_any_bytes(self, watch, random_inputs):
+        @random_inputs(60)
+        @given(content=st.binary(max_size=200), begins=st.booleans())
+        def check(content, begins):
+            with watch, pytest.raises(lx.CheckpointError):
+                saved_in(MAGIC + content if begins else content)
 
-    @settings(max_examples=100, **CALM)
-    @given(changes=CHANGES)
-    def test_what_can_be_read_fits_the_problem_or_is_refused(self, opened, changes):
+        check()
+
+    def test_any_content_changed_by_one_who_knows_the_format(self, opened, watch, random_inputs):
+        @random_inputs(200)
+        @given(changes=CHANGES)
+        def check(changes):
+            content = opened.changed(changes)
+            with watch, contextlib.suppress(lx.CheckpointError):
+                saved_in(content)
+
+        check()
+
+    def test_what_can_be_read_fits_the_problem_or_is_refused(self, opened, random_inputs):
         """As far as the start of the run; numbers that are only other numbers (a budget) are taken."""
-        content = opened.changed(changes)
-        with contextlib.suppress(lx.CheckpointError, lx.LariaxWarning):
-            run = restored(saved_in(content), problem, None, None)
-            assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(run.loop.state))
-            assert len(run.history.history) == len(run.history.history["iteration"])
+
+        @random_inputs(40)
+        @given(changes=CHANGES)
+        def check(changes):
+            content = opened.changed(changes)
+            with contextlib.suppress(lx.CheckpointError, lx.LariaxWarning):
+                run = restored(saved_in(content), problem, None, None)
+                assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(run.loop.state))
+                assert len(run.history.history) == len(run.history.history["iteration"])
+
+        check()
 
     def test_deep_nesting_is_no_way_in(self, file):
         header, arrays = parts(file)
@@ -229,32 +241,39 @@ def is_clear(error):
 
 
 class TestSettings:
-    @settings(max_examples=600, **CALM)
-    @given(options=OPTIONS, budgets=st.dictionaries(st.sampled_from(BUDGETS), JUNK, max_size=2))
-    def test_of_a_run(self, tmp_path_factory, options, budgets):
+    def test_of_a_run(self, tmp_path_factory, random_inputs):
         """Three iterations, or an error that can be understood."""
-        budgets = {name: value for name, value in budgets.items() if not _is_long(value)} | {"iterations": 3}
-        if isinstance(options.get("checkpoint"), str | bytes):
-            options["checkpoint"] = tmp_path_factory.mktemp("run")
-        try:
-            result = lx.solve(problem, x0, **{"method": method} | options | budgets)
-        except (TypeError, ValueError) as error:
-            if not is_clear(error):
-                raise
-        else:
-            assert result.iterations <= 3
 
-    @settings(max_examples=300, **CALM)
-    @given(every=JUNK, keep=JUNK, folder=JUNK)
-    def test_of_a_checkpoint(self, every, keep, folder):
-        try:
-            made = lx.Checkpoint(folder, every=every, keep=keep)
-        except (TypeError, ValueError) as error:
-            if not is_clear(error):
-                raise
-        else:
-            assert made.every >= 0
-            assert made.keep >= 1
+        @random_inputs(120)
+        @given(options=OPTIONS, budgets=st.dictionaries(st.sampled_from(BUDGETS), JUNK, max_size=2))
+        def check(options, budgets):
+            budgets = {name: value for name, value in budgets.items() if not _is_long(value)} | {"iterations": 3}
+            if isinstance(options.get("checkpoint"), str | bytes):
+                options["checkpoint"] = tmp_path_factory.mktemp("run")
+            try:
+                result = lx.solve(problem, x0, **{"method": method} | options | budgets)
+            except (TypeError, ValueError) as error:
+                if not is_clear(error):
+                    raise
+            else:
+                assert result.iterations <= 3
+
+        check()
+
+    def test_of_a_checkpoint(self, random_inputs):
+        @random_inputs(60)
+        @given(every=JUNK, keep=JUNK, folder=JUNK)
+        def check(every, keep, folder):
+            try:
+                made = lx.Checkpoint(folder, every=every, keep=keep)
+            except (TypeError, ValueError) as error:
+                if not is_clear(error):
+                    raise
+            else:
+                assert made.every >= 0
+                assert made.keep >= 1
+
+        check()
 
 
 def _is_long(value):

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import sys
 import urllib.error
 import urllib.request
 
@@ -226,6 +227,13 @@ def test_wrong_input(lariax, place, what):
     assert outcome.stdout == ""
     after = sorted(map(str, place.rglob("*")))
     assert [path for path in after if "__pycache__" not in path] == [p for p in before if "__pycache__" not in p]
+
+
+def test_rates_without_matplotlib_say_so_before_they_are_measured(lariax, place, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it were not installed
+    outcome = lariax("rates", "I", "--output", "rates", code=2)
+    assert "needs matplotlib, which is not installed: pip install matplotlib" in " ".join(outcome.stderr.split())
+    assert not (place / "rates").exists()
 
 
 def test_errors_for_machines(lariax):

@@ -4,14 +4,13 @@ import contextlib
 import shutil
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from lariax import runs
 from lariax.cli._app import app
 
-CALM = {"deadline": None, "suppress_health_check": list(HealthCheck), "derandomize": True, "database": None}
 PIECES = st.one_of(
     st.binary(max_size=12),
     st.sampled_from(
@@ -27,20 +26,24 @@ def folder(saved_run, tmp_path_factory):
     return place
 
 
-@settings(max_examples=1000, **CALM)
-@given(which=st.integers(0), where=st.integers(0), drop=st.integers(0, 30), piece=PIECES, cut=st.booleans())
-def test_run_folders(folder, which, where, drop, piece, cut):
+def test_run_folders(folder, random_inputs):
     """One file changed: the run is read, or the error is one of run folders."""
-    files = sorted(path for path in folder.iterdir() if path.is_file())
-    file = files[which % len(files)]
-    content = file.read_bytes()
-    place = where % (len(content) + 1)
-    try:
-        file.write_bytes(content[:place] + piece + (b"" if cut else content[place + drop :]))
-        with contextlib.suppress(runs.RunFolderError):
-            runs.load(folder)
-    finally:
-        file.write_bytes(content)
+
+    @random_inputs(200)
+    @given(which=st.integers(0), where=st.integers(0), drop=st.integers(0, 30), piece=PIECES, cut=st.booleans())
+    def check(which, where, drop, piece, cut):
+        files = sorted(path for path in folder.iterdir() if path.is_file())
+        file = files[which % len(files)]
+        content = file.read_bytes()
+        place = where % (len(content) + 1)
+        try:
+            file.write_bytes(content[:place] + piece + (b"" if cut else content[place + drop :]))
+            with contextlib.suppress(runs.RunFolderError):
+                runs.load(folder)
+        finally:
+            file.write_bytes(content)
+
+    check()
 
 
 WORDS = st.one_of(
@@ -72,21 +75,25 @@ NAMES = [
 OPTIONS = st.sampled_from([f"--{name}" for name in NAMES])
 
 
-@settings(max_examples=400, **CALM)
-@given(
-    command=st.sampled_from(["solve", "certify", "compare", "report", "list", "", "nonsense"]),
-    words=st.lists(WORDS, max_size=3),
-    options=st.lists(st.tuples(OPTIONS, WORDS), max_size=3),
-)
-def test_command_lines(tmp_path_factory, command, words, options):
+def test_command_lines(tmp_path_factory, random_inputs):
     """An exit code of the documented list, words on standard error, no traceback; and nothing is left behind."""
-    place = tmp_path_factory.mktemp("line")
-    arguments = [command, *words, *(part for option in options for part in option)]
-    with contextlib.chdir(place):
-        outcome = CliRunner().invoke(app, arguments)
-    assert outcome.exception is None or isinstance(outcome.exception, SystemExit), (arguments, outcome.exception)
-    assert outcome.exit_code in (0, 1, 2, 3, 4)
-    assert outcome.exit_code == 0 or (outcome.stderr + outcome.stdout).strip()
-    assert "Traceback" not in outcome.stderr + outcome.stdout
-    assert list(place.iterdir()) == []
-    shutil.rmtree(place)
+
+    @random_inputs(80)
+    @given(
+        command=st.sampled_from(["solve", "certify", "compare", "report", "list", "", "nonsense"]),
+        words=st.lists(WORDS, max_size=3),
+        options=st.lists(st.tuples(OPTIONS, WORDS), max_size=3),
+    )
+    def check(command, words, options):
+        place = tmp_path_factory.mktemp("line")
+        arguments = [command, *words, *(part for option in options for part in option)]
+        with contextlib.chdir(place):
+            outcome = CliRunner().invoke(app, arguments)
+        assert outcome.exception is None or isinstance(outcome.exception, SystemExit), (arguments, outcome.exception)
+        assert outcome.exit_code in (0, 1, 2, 3, 4)
+        assert outcome.exit_code == 0 or (outcome.stderr + outcome.stdout).strip()
+        assert "Traceback" not in outcome.stderr + outcome.stdout
+        assert list(place.iterdir()) == []
+        shutil.rmtree(place)
+
+    check()

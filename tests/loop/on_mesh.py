@@ -1,4 +1,5 @@
-"""Runs on eight virtual devices, in a process of its own: python on_mesh.py explicit|auto METHOD WHERE. Prints JSON.
+"""Runs on eight virtual devices, in a process of its own: python on_mesh.py explicit|auto METHOD WHERE, or
+python on_mesh.py sweep METHOD, or python on_mesh.py resume METHOD. Prints JSON.
 
 The same samples as on one device: those of a `Distribution`, or rows from a source that draws as the shards do.
 """
@@ -7,6 +8,8 @@ import json
 import os
 import re
 import sys
+import tempfile
+import warnings
 
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
 
@@ -114,8 +117,60 @@ def main_of_agents(kind, name, where):
     report({"x": result.x}, {"x": alone.x}, {"x": x0}, {"x": placed}, result, alone)
 
 
+def main_of_sweep(name):
+    """Sixteen seeds along a mesh, in all the ways to say it, beside the same on one device."""
+    noise = lx.Distribution(lambda key: jax.random.normal(key, (3,)))
+    total = lx.AtMost(lambda x, z: jnp.sum(x + z), 2.0)
+    problem = lx.Problem(lambda x, z: jnp.sum((x - 1 - z) ** 2), samples=noise, constraints={"total": total})
+    settings = {"iterations": ITERATIONS, "batch_size": 4}
+    many = jax.vmap(lambda seed: lx.solve(problem, jnp.zeros(3), METHODS[name], seed=seed, **settings))
+    alone = many(jnp.arange(16)).x
+    explicit, auto = (jax.make_mesh((8,), ("runs",), axis_types=(kind,)) for kind in (AxisType.Explicit, AxisType.Auto))
+    place = lambda mesh: jax.device_put(jnp.arange(16), NamedSharding(mesh, P("runs")))  # noqa: E731
+    found = {"automatic": jax.jit(many)(place(auto)).x}
+    with jax.set_mesh(explicit):
+        program = jax.jit(many).lower(place(explicit)).compile()
+        found["compiled"] = program(place(explicit)).x
+        found["called"] = many(place(explicit)).x
+        own = jax.shard_map(many, in_specs=P("runs"), out_specs=P("runs"), check_vma=False)
+        found["mapped"] = jax.jit(lambda seeds: own(seeds).x)(place(explicit))
+    apart = {way: float(jnp.abs(np.asarray(x) - np.asarray(alone)).max()) for way, x in found.items()}
+    rows = {way: sorted({part.data.shape[0] for part in x.addressable_shards}) for way, x in found.items()}
+    sent = re.findall(r" (all-\w+|reduce-scatter|collective-permute)(?:-start)?\(", program.as_text())
+    print(json.dumps({"apart": apart, "rows": rows, "sent": sent}))
+
+
+def main_of_resume(name):
+    """A run on the rows of eight devices goes on on four, then on one that has them without a mesh, then on eight."""
+
+    def problem(devices, data=DATA):
+        mesh = jax.make_mesh((devices,), ("data",), devices=jax.devices()[:devices])
+        rows = jax.device_put(data, NamedSharding(mesh, P("data"))) if devices > 1 else data
+        return lx.Problem(
+            lambda x, row: jnp.sum((x - row[:4]) ** 2),
+            samples=lx.Dataset(rows),
+            constraints={"total": lx.AtMost(lambda x, row: x @ row[:4], 3.0)},
+        )
+
+    settings = {"iterations": 200, "batch_size": BATCH}
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", lx.LariaxWarning)
+        lx.solve(problem(8), jnp.zeros(4), METHODS[name], checkpoint=folder, **settings)
+        for devices in (4, 1, 8):
+            result = lx.resume(folder, problem(devices), iterations=200)
+        try:
+            lx.resume(folder, problem(1, DATA[::-1]), iterations=200)
+            refused = ""
+        except lx.CheckpointError as error:
+            refused = str(error)
+    alone = lx.solve(problem(1), jnp.zeros(4), METHODS[name], **settings | {"iterations": 800})
+    words = [str(each.message) for each in said if "bits" in str(each.message)]
+    found = {"iterations": result.iterations, "x": result.x.tolist(), "alone": alone.x.tolist()}
+    print(json.dumps(found | {"said": words, "refused": refused}))
+
+
 def gathered(result):
-    """The most entries of an all-gather in the compiled loop."""
+    """The most entries that the compiled loop gathers, or sends on, at once: of any collective that is no sum."""
     run = result.continuation
     setup, every = run.setup, jnp.int32(10)
     program = eqx.filter_jit(advance.__wrapped__)
@@ -123,8 +178,9 @@ def gathered(result):
         setup.oracle, setup.method, run.loop, jnp.int32(60), every, setup.feeder.nothing, setup.blocks, 8
     )
     text = lowered.compile().compiled.as_text()
-    shapes = re.findall(r"= \(?\w+\[([\d,]*)\][^=]*? all-gather(?:-start)?\(", text)
     assert " all-reduce" in text or " all-gather" in text, "nothing is sharded"
+    moving = re.findall(r"= (.*?) (?:all-gather|[\w-]*all-to-all|collective-permute)(?:-start)?\(", text)
+    shapes = re.findall(r"\w\[([\d,]*)\]", " ".join(moving))
     return max((int(np.prod([int(n) for n in shape.split(",") if n])) for shape in shapes), default=0)
 
 
@@ -169,4 +225,6 @@ def report(found, expected, x0, start, result, alone):
 
 
 if __name__ == "__main__":
+    if sys.argv[1] in ("sweep", "resume"):
+        sys.exit({"sweep": main_of_sweep, "resume": main_of_resume}[sys.argv[1]](sys.argv[2]))
     (main_of_agents if sys.argv[3] in ("ring", "sharing") else main)(*sys.argv[1:])

@@ -41,11 +41,36 @@ def test_agents_on_a_mesh_give_the_answer_of_one_device(method, where):
     assert all(ran("explicit", method, where)["kept"])
 
 
-def ran(kind, method, where):
+@pytest.mark.parametrize("method", ["QuadraticPenalty", pytest.param("TrackedLagrangian", marks=pytest.mark.long)])
+def test_runs_are_shared_out(method):
+    """Seeds along a mesh: every device makes its own runs, and nothing is sent."""
+    found = printed("sweep", method)
+    assert set(found["apart"]) == {"automatic", "compiled", "called", "mapped"}
+    assert max(found["apart"].values()) < 1e-9
+    assert all(rows == [2] for rows in found["rows"].values())  # of sixteen, on each of eight
+    assert found["sent"] == []
+
+
+@pytest.mark.long
+def test_a_run_goes_on_on_another_number_of_devices():
+    """The same rows, known wherever they are; other draws, and it is said that the bits are others."""
+    found = printed("resume", "QuadraticPenalty")
+    assert found["iterations"] == 800
+    changes = [text.partition("devices was ")[2] for text in found["said"]]
+    assert changes == ["8 and is 4.", "4 and is not there.", "not there and is 8."]
+    assert found["x"] == pytest.approx(found["alone"], abs=0.1)
+    assert "this is not the problem" in found["refused"]
+
+
+def printed(*words):
     env = os.environ | {"JAX_PLATFORMS": "cpu"}
-    run = subprocess.run([sys.executable, DRIVER, kind, method, where], capture_output=True, text=True, env=env)
+    run = subprocess.run([sys.executable, DRIVER, *words], capture_output=True, text=True, env=env)
     assert run.returncode == 0, run.stderr[-3000:]
-    found = json.loads(run.stdout.splitlines()[-1])
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+def ran(kind, method, where):
+    found = printed(kind, method, where)
     assert found["moved"] > 0.01
     assert found["apart"] < 1e-9
     assert found["multipliers"] < 1e-7

@@ -124,6 +124,14 @@ class TestTracing:
         many = jax.vmap(run)(jnp.array([1.0, 2.0]), jnp.array([-5.0, 1.0]))  # the first start is outside the box
         np.testing.assert_allclose(many, [1.0, 2.0], atol=1e-3)
 
+    def test_vmap_over_what_functions_close_over(self):
+        def run(ridge):
+            problem = lx.Problem(lambda x: jnp.sum((x - 1) ** 2) + ridge * jnp.sum(x**2))
+            return lx.solve(problem, jnp.zeros(2), lx.QuadraticPenalty(step_size=0.1), iterations=300).x
+
+        many = jax.vmap(run)(jnp.array([0.0, 1.0]))
+        np.testing.assert_allclose(many, [run(0.0), run(1.0)], rtol=1e-9)
+
     def test_what_cannot_be_traced_is_refused(self, wells, method):
         with pytest.raises(ValueError, match="inside jit or vmap"):
             jax.vmap(lambda s: lx.solve(wells, Wells.x0, method, seconds=1.0, seed=s).x)(jnp.arange(2))

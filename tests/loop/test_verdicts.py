@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import lariax as lx
-from lariax.loop._verdict import KINKED, Around, _jumps, _least_slope, judged
+from lariax.loop._verdict import KINKED, MOST_VALUES, Around, _half, _jumps, _least_slope, judged
 from lariax.oracle import Batch, bind
 from lariax.problem import LinearSystem
 from lariax.tuned.constants import FACE_SHARE, SLOPE_SHARE
@@ -107,6 +107,22 @@ def test_a_gradient_that_does_not_vanish_is_said(line):
     for found in (early, noisy):
         assert found.status == "budget"
         assert "gradient of the Lagrangian" in found.doubt
+
+
+def test_a_point_far_away_is_looked_at(line):
+    """Samples that are rare and large throw a run away, and nothing that it sees afterwards tells it."""
+    resting = np.append(1.0, np.zeros(7))
+    assert "gradient of the Lagrangian" in verdict(line, [-1.0, 1e4, 1.0], stationarity=resting).doubt
+
+
+def test_halves_that_agree_by_chance_prove_nothing():
+    """At the minimum in one variable the halves of a mean differ by less than half of it for one key in seven. False
+    alarms by four standard errors: 1 in 400 for all keys together."""
+    problem, x = lx.Problem(lambda x, z: 0.5 * (x[0] - z[0]) ** 2, samples=NORMAL), jnp.zeros(1)
+    oracle = bind(problem, x, (x,), batch_size=2, copies=1, has_slacks=False)
+    restless = {"stationarity": np.ones(8)}
+    found = [judged(oracle, lx.Diagnosis(), x, {}, restless, jax.random.key(seed)) for seed in range(40)]
+    assert not any(each.doubt for each in found)
 
 
 @pytest.mark.parametrize("unit", [1e-3, 1.0, 1e3])
@@ -246,6 +262,18 @@ def test_a_verdict_takes_no_square_matrix_of_a_large_x():
     np.testing.assert_allclose(_least_slope(seen, np.array([True]), 0.05), 1)  # both entries of the row are held
     held[0, 1] = 0
     assert _least_slope(seen, np.array([True]), 0.05) is None  # the second is free to go down
+
+
+def test_a_verdict_on_many_rows_takes_few_samples():
+    """Agents that agree, each with many numbers: a value a sample and row would take gigabytes."""
+    d = 300_000
+    ring = lx.Linear(lambda x: x - jnp.roll(x, 1), 0.0, shape=(d, d), norm=2.0)
+    problem = lx.Problem(lambda x, z: jnp.sum((x - z[0]) ** 2), samples=NORMAL, constraints={"agree": ring})
+    small = lx.Problem(problem.objective, samples=NORMAL, constraints={"agree": lx.Linear(np.ones((1, d)), 0.0)})
+    x, method = jnp.zeros(d), lx.LinearizedALM(lipschitz=2.0)
+    halves = [_half(lx.bind(each, x, method).oracle) for each in (problem, small)]
+    assert halves == [64, 1024]
+    assert halves[0] * d <= MOST_VALUES
 
 
 def test_a_face_makes_no_noise():

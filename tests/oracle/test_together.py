@@ -73,9 +73,12 @@ def test_what_fits_is_one_pass(monkeypatch):
 @pytest.mark.parametrize("together", [4, 8, 20])
 def test_samples_stay_in_their_order(devices, together):
     """Parts have samples of every device."""
-    rows = jnp.arange(24.0)
-    found = each_of(
-        lambda row: {"a": row**2, "b": jnp.stack([row, -row])}, rows, together, SimpleNamespace(count=devices)
-    )
+    rows = np.arange(24.0)
+    placement = SimpleNamespace(count=devices)
+
+    def both(row):
+        return {"a": row**2, "b": jnp.stack([row, -row])}
+
+    found = jax.jit(lambda rows: each_of(both, rows, together, placement))(rows)
     np.testing.assert_array_equal(found["a"], rows**2)
     np.testing.assert_array_equal(found["b"][:, 1], -rows)

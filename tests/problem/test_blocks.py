@@ -1,5 +1,7 @@
 """Rows on disk: every row once a pass, at any place alike, the same after a stop; what it cannot read it says."""
 
+import subprocess
+import sys
 from itertools import pairwise
 
 import jax.numpy as jnp
@@ -120,3 +122,10 @@ class TestResuming:
         lx.solve(problem(), jnp.zeros(3), method, iterations=350, batch_size=2, checkpoint=place)
         rest = lx.resume(place, problem(), iterations=250)
         np.testing.assert_array_equal(rest.x, whole.x)
+
+
+def test_a_pass_that_is_not_finished_ends_in_silence():
+    """At the exit of a process, where threads are gone."""
+    code = "import numpy as np, lariax as lx; it = iter(lx.Blocks(np.ones((4096, 8)), rows=8, window=4)); next(it)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (run.returncode, run.stderr) == (0, "")

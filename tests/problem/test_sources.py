@@ -3,6 +3,7 @@
 import itertools
 from typing import ClassVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,11 +15,16 @@ from conftest import normal
 from lariax.problem._shuffle import shuffled
 
 KEY = jax.random.key(11)
+shuffle = jax.jit(shuffled, static_argnums=3)
+
+
+@eqx.filter_jit  # operation by operation, compiling them takes ten times as long
+def compiled(source, iterations, count):
+    return jax.vmap(source.fetch)(source.draw(KEY, iterations, count))
 
 
 def drawn(source, first, n, count):
-    tickets = source.draw(KEY, first + jnp.arange(n), count)
-    return np.asarray(jax.vmap(source.fetch)(tickets))
+    return np.asarray(compiled(source, first + jnp.arange(n), count))
 
 
 @pytest.mark.parametrize(
@@ -65,7 +71,7 @@ class TestShuffle:
     @staticmethod
     def orders(rows, epochs, seed=11):
         places = jnp.broadcast_to(jnp.arange(rows), (epochs, rows))
-        return np.asarray(shuffled(jax.random.key(seed), jnp.arange(epochs), places, rows))
+        return np.asarray(shuffle(jax.random.key(seed), jnp.arange(epochs), places, rows))
 
     @staticmethod
     def are_equally_likely(counts, tests):
@@ -82,7 +88,7 @@ class TestShuffle:
     def test_the_largest_number_of_rows(self):
         rows = 2**31 - 1
         places = jnp.concatenate([jnp.arange(50_000), rows - 1 - jnp.arange(50_000)])
-        for order in shuffled(KEY, jnp.arange(2), jnp.stack([places, places]), rows):
+        for order in shuffle(KEY, jnp.arange(2), jnp.stack([places, places]), rows):
             assert order.dtype == jnp.int32
             assert len(np.unique(order)) == 100_000
             assert order.min() >= 0

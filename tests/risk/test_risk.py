@@ -74,6 +74,7 @@ def asset(x, z):
     return -x * (0.1 + z)  # normal, with mean -0.1 x and standard deviation |x|
 
 
+@pytest.mark.long_but("CVaR", "Quantile", "Chance")
 @pytest.mark.parametrize(
     ("constraint", "expected"),
     [
@@ -90,6 +91,14 @@ def test_bounded_risks_of_a_normal_loss(constraint, expected):
     assert result.x.shape == ()
     report = lx.certify(portfolio(constraint), result.x, draws=20_000).constraints["risk"]
     assert report.holds != "violated"
+
+
+def test_a_bounded_quantile_comes_right_from_every_seed():
+    """With curvature from single steps one of these seeds met a jump over a short step, and stood still 7 % off."""
+    problem, expected = portfolio(lx.AtMost(lx.risk.Quantile(asset, LEVEL), 1.0)), 1 / (AT - 0.1)
+    for seed in range(8):
+        found = lx.solve(problem, jnp.asarray(0.5), iterations=2500, batch_size=32, seed=seed).x
+        assert float(found) == pytest.approx(expected, rel=0.05), seed
 
 
 def test_an_objective_that_is_a_risk_and_what_is_told_of_it():

@@ -9,6 +9,7 @@ from lariax.sets import Affine, HalfSpace, L1Ball, L2Ball, SecondOrderCone, Simp
 BALLS = {"l1": L1Ball, "l2": L2Ball}
 
 project = eqx.filter_jit(lambda constraint, x: constraint.project(x))
+stationarity = eqx.filter_jit(lambda constraint, x, g: constraint.stationarity(x, g))
 judge = eqx.filter_jit(lambda constraint, x, g: (constraint.stationarity(x, g), constraint.contains(x)))
 
 
@@ -43,17 +44,17 @@ def test_a_long_simplex_in_single_precision(spread, shift):
 def test_small_probabilities_are_not_zero():
     x = jnp.full(100_000, 1e-5, jnp.float32).at[0].set(1e-9)
     gradient = jnp.zeros(100_000, jnp.float32).at[0].set(1.0)
-    assert Simplex().stationarity(x, gradient) == pytest.approx(1, rel=1e-4)
+    assert stationarity(Simplex(), x, gradient) == pytest.approx(1, rel=1e-4)
 
 
 def test_extreme_numbers_do_not_overflow():
     huge = jnp.array([3e30, 4e30], jnp.float32)
-    np.testing.assert_allclose(L2Ball(1.0).project(huge), [0.6, 0.8], rtol=1e-6)
-    np.testing.assert_allclose(L1Ball(1e-10).project(huge), [0, 1e-10], rtol=1e-6)
-    np.testing.assert_allclose(Simplex(1e-10).project(huge), [0, 1e-10], rtol=1e-6)
-    np.testing.assert_array_equal(L2Ball(1e-30).project(jnp.zeros(2, jnp.float32)), 0)
-    np.testing.assert_allclose(HalfSpace(1e25 * np.ones(2), 0.0).project(huge), [-5e29, 5e29], rtol=1e-6)
-    assert L2Ball(1.0).stationarity(jnp.zeros(2, jnp.float32), huge) == pytest.approx(5e30)
+    np.testing.assert_allclose(project(L2Ball(1.0), huge), [0.6, 0.8], rtol=1e-6)
+    np.testing.assert_allclose(project(L1Ball(1e-10), huge), [0, 1e-10], rtol=1e-6)
+    np.testing.assert_allclose(project(Simplex(1e-10), huge), [0, 1e-10], rtol=1e-6)
+    np.testing.assert_array_equal(project(L2Ball(1e-30), jnp.zeros(2, jnp.float32)), 0)
+    np.testing.assert_allclose(project(HalfSpace(1e25 * np.ones(2), 0.0), huge), [-5e29, 5e29], rtol=1e-6)
+    assert stationarity(L2Ball(1.0), jnp.zeros(2, jnp.float32), huge) == pytest.approx(5e30)
 
 
 @pytest.mark.parametrize(
@@ -67,13 +68,13 @@ def test_extreme_numbers_do_not_overflow():
     ],
 )
 def test_l1_ball_by_hand(x, gradient, distance):
-    assert L1Ball(1.0).stationarity(jnp.array(x), jnp.array(gradient)) == pytest.approx(distance, abs=1e-12)
+    assert stationarity(L1Ball(1.0), jnp.array(x), jnp.array(gradient)) == pytest.approx(distance, abs=1e-12)
 
 
 def test_simplex_vertex_by_hand():
     vertex = jnp.array([1.0, 0.0, 0.0])
-    assert Simplex().stationarity(vertex, jnp.array([0.0, 1.0, 2.0])) == 0
-    assert Simplex().stationarity(vertex, jnp.array([1.0, 0.0, 5.0])) == pytest.approx(np.sqrt(0.5))
+    assert stationarity(Simplex(), vertex, jnp.array([0.0, 1.0, 2.0])) == 0
+    assert stationarity(Simplex(), vertex, jnp.array([1.0, 0.0, 5.0])) == pytest.approx(np.sqrt(0.5))
 
 
 @pytest.mark.parametrize(
@@ -87,24 +88,24 @@ def test_simplex_vertex_by_hand():
 )
 def test_single_numbers(constraint, x, point):
     x = jnp.asarray(x)
-    found = constraint.project(x)
+    found = project(constraint, x)
     assert found == point
-    assert constraint.stationarity(found, found - x) == 0
+    assert stationarity(constraint, found, found - x) == 0
 
 
 def test_halfspace_from_far_away():
     """The first step may end inside by rounding; the boundary must still be met and recognised."""
     constraint = HalfSpace(np.ones(5), 0.2)
     x = jnp.full(5, 2.0, jnp.float32)
-    point = constraint.project(x)
-    assert constraint.stationarity(point, point - x) <= 1e-6
+    point = project(constraint, x)
+    assert stationarity(constraint, point, point - x) <= 1e-6
 
 
 def test_apex_of_the_second_order_cone():
     apex = jnp.zeros(3)
-    assert SecondOrderCone().stationarity(apex, jnp.array([1.0, 0.5, 0.5])) == 0
-    assert SecondOrderCone().stationarity(apex, jnp.array([-3.0, 0.0, 0.0])) == 3
-    assert SecondOrderCone().stationarity(apex, jnp.array([0.0, 1.0, 0.0])) == pytest.approx(np.sqrt(0.5))
+    assert stationarity(SecondOrderCone(), apex, jnp.array([1.0, 0.5, 0.5])) == 0
+    assert stationarity(SecondOrderCone(), apex, jnp.array([-3.0, 0.0, 0.0])) == 3
+    assert stationarity(SecondOrderCone(), apex, jnp.array([0.0, 1.0, 0.0])) == pytest.approx(np.sqrt(0.5))
 
 
 def test_affine_from_far_away():

@@ -11,14 +11,14 @@ def sweep(shifts, costs):
     return Sweep(np.asarray(shifts), np.zeros((1, len(shifts))), np.asarray(costs, float))
 
 
-def judged(sweeps, margins):
+def judged(sweeps, margins, constants=()):
     """Rows are wrong one after another, so that two candidates differ by as many rows as their costs."""
     costs = [dict(zip(one.shifts, one.cost, strict=True)) for one in sweeps]
 
     def losses(model, shift):
         return (np.arange(1000) < costs[model][shift]).astype(float)
 
-    return JudgedModels(sweeps, [np.asarray(one, float) for one in margins], losses=losses)
+    return JudgedModels(sweeps, [np.asarray(one, float) for one in margins], losses=losses, constants=constants)
 
 
 def test_a_threshold_is_moved_to_the_side_on_which_it_is_cheapest():
@@ -61,3 +61,12 @@ def test_a_model_that_keeps_the_bound_is_left_as_it_is():
     """However much more margin there is far away, where nearly everybody is let through."""
     plain = sweep([0.0, 1.0, 2.0, 3.0], [300, 310, 340, 500])
     assert judged([plain], [[2.2, 1.0, 1.5, 6.0]]).at(2.0).shift == 0.0
+
+
+def test_a_bound_may_cost_several_times_as_much_where_the_plain_model_is_hardly_ever_wrong():
+    """3 rows wrong without the bound and 20 with it; only what is as bad as a constant decision is of no use."""
+    plain = sweep([0.0, 1.0, 2.0], [3, 20, 400])
+    margins = [[-4, 2.5, 9.0]]
+    assert judged([plain], margins, constants=(400, 600)).at(2.0).shift == 1.0
+    assert judged([plain], margins, constants=(400, 600)).safest == 2.5
+    assert judged([plain], margins, constants=(22, 600)).safest == -4.0

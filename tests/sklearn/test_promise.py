@@ -11,7 +11,7 @@ from lariax.sklearn import _promise
 from lariax.sklearn._choose import Candidate
 from lariax.sklearn._constraints import checked
 from lariax.sklearn._groups import Columns
-from lariax.sklearn._promise import chosen
+from lariax.sklearn._promise import chosen, needed_rows
 from lariax.sklearn._rates import planned
 from lariax.sklearn._train import Rows
 
@@ -120,3 +120,35 @@ def test_promises_of_whole_fits(rows):
             broken += recall < 0.7 - 1e-3 or gap > 0.2 + 2e-3  # the truth is known to so much
     assert promised >= (20 if rows == 400 else 100)
     assert broken <= binom.ppf(0.999, 200, 0.05)
+
+
+def test_false_alarms_are_promised_from_few_rows():
+    """300 rows, half of them negative, of which at most 1 may be a false alarm: three times the misses of the plain
+    model, and a promise. 20 fits against the truth: the scores of negatives are N(0, 1) along one direction."""
+    broken = 0
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        y = np.arange(300) % 2
+        x = random.standard_normal((300, 2)) + np.outer(y, [3.0, 0.0])
+        model = ls.NeymanPearsonClassifier(0.05, random_state=seed).fit(x, y)
+        assert model.status_ == "promised"
+        broken += norm.sf(-model.intercept_[0] / np.linalg.norm(model.coef_)) > 0.05
+    assert broken <= binom.ppf(0.999, 20, 0.05)
+
+
+@pytest.mark.parametrize(
+    ("tested", "across_folds", "total"),
+    [
+        (1000, True, 1000 * (1.96 + 0.8416) ** 2 / 4),
+        (3000, True, 3000 * (1.7507 + 0.8416) ** 2 / 4 / 0.5),  # from 5,000 rows on a half is tested
+        (3000, False, 3000 * (1.7507 + 0.8416) ** 2 / 4 / 0.5),
+    ],
+)
+def test_rows_that_would_show_it_are_those_that_would_be_tested(tested, across_folds, total):
+    """The safest candidate seems to be 2 standard errors from the bound."""
+    safest = Candidate(0, 0.0, 2.0, 1.0)
+    assert needed_rows(safest, 0.05, tested, 0.5, across_folds) == pytest.approx(total, rel=1e-3)
+
+
+def test_no_number_of_rows_shows_what_seems_not_to_hold():
+    assert needed_rows(Candidate(0, 0.0, -0.1, 1.0), 0.05, 1000, 0.5, True) is None

@@ -88,6 +88,21 @@ def test_training(name, monkeypatch):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-9)
 
 
+def test_autocast_leaves_losses_and_values_in_their_precision():
+    """Products are what autocast rounds: of a loss of 1000.4 it left 1000."""
+    x = torch.ones(2, device="cuda", requires_grad=True)
+    found = []
+    for enabled in (True, False):
+        multipliers = lt.Multipliers({"both": lt.AtMost(0.0)}, steps=100, parameters=[x])
+        with torch.autocast("cuda", torch.bfloat16, enabled=enabled):
+            for k in range(60):
+                values = x * torch.linspace(1.0, 1.01, 16, device="cuda")[:, None] + 0.001 * k
+                total = multipliers.lagrangian(x.sum() + torch.full((16,), 1000.4, device="cuda"), {"both": values})
+        assert total.dtype == torch.float32
+        found.append([total.item(), *multipliers["both"]])
+    assert found[0] == found[1]
+
+
 def test_multipliers_move_as_on_a_cpu():
     """Values get to the rule a call later, so that one more call is made there; examples' tables stay on the device."""
 

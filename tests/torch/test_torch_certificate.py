@@ -193,3 +193,26 @@ def test_a_second_call_compiles_nothing(caplog):
     with torch.no_grad():
         model.bias += 0.1
     assert not compiled()
+
+
+@pytest.mark.long
+def test_a_certificate_takes_multipliers_in_the_place_of_an_optimizer():
+    torch.manual_seed(0)
+    model = torch.nn.Linear(2, 1)
+    adam = torch.optim.Adam(model.parameters(), lr=0.02)
+    schedule = torch.optim.lr_scheduler.LinearLR(adam, 1.0, 0.0, 400)
+    multipliers = lt.Multipliers({"mean": lt.AtMost(0.3)}, steps=400, parameters=model.parameters())
+
+    def closure(rows):
+        out = model(rows).squeeze(1)
+        return (out - rows[:, 0] - 1) ** 2, {"mean": out}
+
+    for _ in range(400):
+        adam.zero_grad()
+        multipliers.lagrangian(*closure(torch.randn(32, 2))).backward()
+        adam.step()
+        schedule.step()
+    certificate = lt.certify(model, closure, torch.randn(64, 64, 2), multipliers)
+    assert certificate.constraints["mean"].holds != "violated"
+    assert certificate.constraints["mean"].low < 0.35
+    assert certificate.constraints["mean"].high > 0.15

@@ -230,3 +230,25 @@ def test_more_inequalities_than_parameters():
     np.testing.assert_allclose(x.detach().numpy(), 3**0.5 - 1, atol=0.02)
     multipliers = opt.multipliers["sides"]
     assert multipliers[[0, *range(3, 12)]].max() < 0.05  # those of rows with slack
+
+
+def test_an_exact_phase_starts_from_given_multipliers():
+    """At the solution, with its multiplier, TrackedLagrangian stays; without it, it has to find that first."""
+
+    def first_moves(**given):
+        torch.manual_seed(0)
+        x = torch.tensor([-0.5, 1.5], requires_grad=True)
+        opt = lt.TrackedLagrangian([x], {"line": lt.Equal(1.0)}, **given)
+        seen = []
+        for _ in range(40):
+            z = torch.randn(32)
+            opt.step(lambda z, x=x: (0.5 * (x[0] ** 2 + (x[1] - 2) ** 2) + 0 * z, {"line": x[0] + x[1] + 0.3 * z}), z)
+            seen.append(float(opt.multipliers["line"]) if opt.known is not None else 0.5)
+        return np.abs(np.array(seen) - 0.5).max(), x.detach()
+
+    off, x = first_moves(multipliers={"line": 0.5})
+    assert off < 0.2
+    assert off < 0.5 * first_moves()[0]
+    np.testing.assert_allclose(x, [-0.5, 1.5], atol=0.1)
+    with pytest.raises(ValueError, match="multipliers= has the unknown"):
+        lt.TrackedLagrangian([torch.zeros(2, requires_grad=True)], {"c": lt.Equal()}, multipliers={"d": 1.0})

@@ -134,13 +134,14 @@ def test_states_go_through_json_to_the_same_bits():
 
 
 @pytest.mark.filterwarnings("ignore:the multiplier of 'b' has been at its limit")  # these values answer to nothing
-def test_jax_and_numpy_give_the_same_numbers():
+@pytest.mark.parametrize("steps", [200, 900])
+def test_jax_and_numpy_give_the_same_numbers(steps):
     kinds = {"a": lx.AtMost(bound=1.0), "b": lx.Equal(bound=np.array([0.0, 0.5])), "c": lx.AtLeast(bound=0.2)}
-    rng, steps = np.random.default_rng(0), 200
+    rng = np.random.default_rng(0)
     multipliers, rule = lx.Multipliers(kinds, steps=steps), lx.multiplier_rule(kinds, steps=steps)
     state, update = rule.init({"a": 0.0, "b": np.zeros(2), "c": 0.0}), jax.jit(rule.update)
     errors = {"a": 0.1, "b": np.array([0.1, 0.2]), "c": 0.05}
-    for k in range(steps):
+    for k in range(200):
         values = {"a": 1.5 - 0.004 * k, "b": np.array([0.3, 0.4]), "c": 0.1}
         values = {name: value + errors[name] * rng.normal(size=np.shape(value)) for name, value in values.items()}
         if k % 50 == 0:
@@ -162,7 +163,7 @@ def test_the_rule_is_the_same_entry_by_entry_and_by_numbers(exact):
         for i, (xp, state, pool) in enumerate(states):
             residual = value if i == 0 else np.full(2, value)
             pool = pooled(xp, pool, residual, math.nan)
-            if is_full(pool):
+            if is_full(xp, pool, kind, 400.0):
                 state, pool = pressed(xp, state, pool, kind, 400.0, 1.0, 3.0), emptied(pool)
             states[i] = xp, state, pool
     (_, numbers, _), (_, arrays, _) = states
@@ -241,6 +242,18 @@ def test_several_calls_at_once_have_the_bits_of_one_after_the_other():
             other.advance_by(count, {name: each[at : at + count] for name, each in values.items()})
         at += count
     assert one.state_dict() == other.state_dict()
+
+
+def test_a_multiplier_moves_once_in_a_two_hundredth_of_all_calls():
+    """The rule's arithmetic costs as much as ten calls that only add up."""
+    multipliers, rng = lx.Multipliers({"c": lx.AtMost(bound=0.0)}, steps=2000), np.random.default_rng(7)
+    found = [multipliers.update({"c": (1 + rng.normal(), 1.0)}, objective=(0.0, 1.0))["c"] for _ in range(600)]
+    moves = np.flatnonzero(np.diff(found))
+    assert (np.diff(moves) == 10).all()
+    assert len(moves) > 50
+    short = lx.Multipliers({"c": lx.AtMost(bound=0.0)}, steps=100)
+    found = [short.update({"c": (1 + rng.normal(), 1.0)}, objective=(0.0, 1.0))["c"] for _ in range(40)]
+    assert (np.diff(found)[20:] != 0).all()
 
 
 # --- rough use

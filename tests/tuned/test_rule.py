@@ -10,12 +10,14 @@ import torch
 from lariax.formulas import least_weights, leave_one_out
 from lariax.torch import _device
 from lariax.tuned import host
+from lariax.tuned.averaging import Averaging
 from lariax.tuned.constants import LEAST_THETA, MULTIPLIER_LIMIT, REFUSED_THETA
 from lariax.tuned.curvature import Curvature, Measurement, is_kinked, measured, secant_bound, within_eigenvalue
 from lariax.tuned.filter import Filter, gain, running_mean, updated, variance_of_mean
 from lariax.tuned.rates import interval_at, next_refresh, rate_at
 from lariax.tuned.rule import Rule, RuleState, Step, row_state
 from lariax.tuned.shape import PenaltyShape, ShapeInputs, shape_at, whitened
+from lariax.tuned.units import HessianEstimate
 
 JACOBIAN = np.array([[2.0, 0.0, 0.0], [1.0, 1.0, 0.0]])
 C0 = np.array([[0.5, -0.2], [0.1, 0.4], [-0.3, 0.1]])
@@ -37,7 +39,7 @@ def rule_for(inequality, xp=host, array=np.asarray, **choices):
 
 
 def state_for(inequality, multipliers=(0.5, 0.3), noise=0.01):
-    inputs = ShapeInputs.at_start(np.asarray(inequality), 1.0, 1.0, 0.0, np.zeros(2), 3)
+    inputs = ShapeInputs.at_start(np.asarray(inequality), 1.0, 1.0, 0.0, np.zeros(2), 3, False)
     shape = whitened(np, JACOBIAN, np.zeros(2), np.zeros(2), inputs)
     return RuleState(
         constraints=np.array([0.2, -0.1]),
@@ -135,7 +137,7 @@ def test_the_shape_is_the_inverse_of_the_gram_matrix():
 
 def test_no_multiplier_acts_along_dependent_rows():
     rows = np.array([[1.0, 0.0], [1.0, 0.0]])
-    inputs = ShapeInputs.at_start(np.zeros(2, bool), 1.0, 1.0, 0.0, np.zeros(2), 2)
+    inputs = ShapeInputs.at_start(np.zeros(2, bool), 1.0, 1.0, 0.0, np.zeros(2), 2, False)
     shape = whitened(np, rows, np.zeros(2), np.zeros(2), inputs)
     np.testing.assert_allclose(shape.dual @ [1.0, -1.0], 0, atol=1e-12)
     np.testing.assert_allclose(shape.dual @ [1.0, 1.0], [0.5, 0.5], rtol=1e-12)
@@ -165,11 +167,60 @@ class Known:
 def test_a_shape_from_products_alone_is_stable():
     """M J J^T has no eigenvalue far above 1: each row's size is rather too large than too small."""
     matrix = np.random.default_rng(1).normal(size=(300, 40)) * np.logspace(-3, 3, 300)[:, None]
-    inputs = ShapeInputs.at_start(np.zeros(300, bool), 1.0, 1.0, 0.0, np.zeros(300), 2)
+    inputs = ShapeInputs.at_start(np.zeros(300, bool), 1.0, 1.0, 0.0, np.zeros(300), 2, False)
     shape = shape_at(host, Known(matrix), 300, inputs, None)
     assert shape.penalty.ndim == 1
     root = np.sqrt(shape.penalty)
     assert 0.05 < np.linalg.norm(root[:, None] * matrix, 2) ** 2 < 3
+
+
+class Rows(Known):
+    """A look at a single row: its mean, and how it scatters over 64 samples."""
+
+    def __init__(self, matrix, scatter):
+        super().__init__(matrix)
+        self.scatter = scatter
+
+    def on_face(self, rows):
+        return None
+
+    def jacobian(self):
+        return self.matrix, np.array([self.scatter]), 64
+
+
+def test_a_look_that_misses_the_tail_does_not_make_rows_certain():
+    """Where gradients jump, 64 samples may all be on one side: neither the ridge nor the Jacobian goes with them."""
+    first, inputs = np.array([[0.3, 0.4]]), ShapeInputs.at_start(np.zeros(1, bool), 1.0, 1.0, 0.1, np.ones(1), 4, True)
+    before = shape_at(np, Rows(first, 4.0), 1, inputs, None)
+    smooth, kinked = (
+        shape_at(np, Rows(0.01 * first, 0.0), 1, inputs._replace(kinked=np.array(it)), before) for it in (False, True)
+    )
+    np.testing.assert_allclose(smooth.jacobian, 0.01 * first)
+    assert np.all(kinked.jacobian > 0.4 * first)
+    assert before.penalty[0, 0] < kinked.penalty[0, 0] < 0.1 * smooth.penalty[0, 0]
+
+
+def test_at_kinks_curvature_comes_from_looks_alone():
+    """Jumps over short steps, and single measurements, leave L as it is; a fifth of it goes with each look."""
+    rule, s = rule_for([False, False], xp=np, averages=True), state_for([False, False])
+    s = s._replace(diagonal=np.ones(3), averaging=Averaging.first(np, np.float64(16.0), s.multipliers))
+    curvature = s.curvature._replace(square=1e6, jumps=1e6, path=1.0)
+    s = s._replace(curvature=curvature)
+    turned = rule.turn(
+        s, 50.0, rule.gains(s, 50.0), rule.weigh(row_state(s, np.ones(2), 1.0), C0, C1), Step(1.0, 0.01, 1.0), None
+    )
+    assert turned.state.curvature.largest == s.curvature.largest
+    seen = HessianEstimate(np.ones(3), np.ones(3), np.ones(3), np.float64(11.0))
+    looked, _ = rule.rescaled(s, np.ones(3), seen)
+    assert looked.curvature.largest == pytest.approx(0.8 * s.curvature.largest + 0.2 * 11.0)
+
+
+def test_at_kinks_steps_grow_while_averages_are_off_the_constraints():
+    """x may come back to its average, and multipliers still be on their way: a chance stood still 15 limits off."""
+    rule, s = rule_for([False, True], xp=np, averages=True), state_for([False, True])
+    for values, longer in (([0.2, 0.0], True), ([0.0, 0.2], True), ([0.0, -0.2], False), ([1e-3, 0.0], False)):
+        found = Averaging(np.float64(16.0), 100.0, 1.0, 0.0, np.array(values), np.zeros(2))
+        assert bool(turned(rule, s._replace(averaging=found), k=50.0).state.theta > 0.5) is longer, values
 
 
 # --- an iteration

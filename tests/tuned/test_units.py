@@ -139,6 +139,15 @@ def test_scales_change_only_where_they_are_far_off():
     assert unit_change(np, np.array([1.0, 1.0, 1.0, 1.0, 1e8]), free)[4] < 1 / 16
 
 
+def test_at_kinks_scales_follow_more_closely_and_not_at_once():
+    free, kinked = np.zeros(5, bool), np.array(True)
+    changed = unit_change(np, np.array([1.0, 1.0, 1.0, 3.0, 1.0]), free, kinked)
+    np.testing.assert_allclose(changed, [1, 1, 1, 2**-0.5, 1])
+    assert unit_change(np, np.array([1.0, 1.0, 1.0, 1.0, 1e8]), free, kinked)[4] == 0.5
+    steep = np.array([1.0, 1.0, 1.0, 1.0, 1e8])
+    np.testing.assert_array_equal(unit_change(np, steep, free, ~kinked), unit_change(np, steep, free))
+
+
 def test_a_bound_that_holds_an_entry_limits_its_scale():
     """A constraint pulls 1e3 times as much at the last entry, which is held, as at all others: as much is left, rounded
     to a power of 2, whatever its curvature; and it does not count for what is usual."""
@@ -211,7 +220,7 @@ def test_a_product_ties_the_parts_that_its_sets_tie():
 
 def test_a_row_that_few_samples_show_is_not_lost():
     """A look without a sample of a rare class, and then looks that are as noisy as a few of them are."""
-    inputs = ShapeInputs.at_start(np.array([True]), 1.0, 1.0, 0.1, np.array([0.1]), 8)
+    inputs = ShapeInputs.at_start(np.array([True]), 1.0, 1.0, 0.1, np.array([0.1]), 8, False)
     shape = whitened(np, np.ones((1, 3)), np.array([0.5]), np.array([4.0]), inputs)
     kept, error = average_jacobian(np, shape, np.zeros((1, 3)), np.zeros(1))
     np.testing.assert_array_equal(kept, shape.jacobian)

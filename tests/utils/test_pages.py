@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import jax.numpy as jnp
 import pytest
 
 import lariax as lx
@@ -27,6 +28,8 @@ def test_pages_exist_with_their_headings(topic):
         (lambda: lx.resume("no-such-folder"), lx.CheckpointError, "resume"),
         (lambda: runs.load("no-such-folder"), runs.RunFolderError, "folders"),
         (lambda: lx.solve(None, 0.0), TypeError, "start"),
+        (lambda: lx.certify(lx.Problem(jnp.sum), jnp.zeros(2), on="test"), ValueError, "certificate"),
+        (lambda: lx.minimize(jnp.sum, jnp.zeros(2), constraints={"type": "le"}), TypeError, "scipy"),
     ],
 )
 def test_errors_name_the_page_that_helps(call, kind, topic):

@@ -15,22 +15,21 @@ from lariax.certificate._estimates import Estimates, Levels, Multipliers, estima
 from lariax.certificate._estimates import fit as fit_on_samples
 from lariax.certificate._multipliers import Fit
 from lariax.certificate._risks import with_true_risks
-from lariax.certificate._samples import DRAWS, Samples, not_held_out, samples_for
+from lariax.certificate._samples import DRAWS, PASSES, RISKS, Samples, not_held_out, samples_for
 from lariax.certificate._tolerance import RelativeTolerance, Tolerance
 from lariax.compilation import on_device
 from lariax.oracle import as_arrays
 from lariax.problem import Problem, as_key, automatic_axes, opened
 from lariax.risk import lift_of
-from lariax.utils import check_among, check_confidence
+from lariax.utils import check_among, check_confidence, helped_by
 
 ON = ("samples", "heldout")
-_PASSES, _RISKS = 1, 3  # streams of random numbers
-
 RISK_DRAWS = 2**14
 """From which the auxiliary numbers of a risk are made."""
 
 
-@automatic_axes()
+@helped_by("certificate")
+@automatic_axes
 def certify(
     problem: Problem,
     x: PyTree,
@@ -82,10 +81,10 @@ def certify(
     if lift is not None:  # with auxiliary numbers from other samples, at which a risk is no less than it is
         point = lift.point(x, RISK_DRAWS)
         means = certify(lift.problem, point, multipliers, draws, confidence, seed, on, tolerance)
-        key = jax.random.fold_in(as_key(seed), _RISKS)
+        key = jax.random.fold_in(as_key(seed), RISKS)
         return with_true_risks(means, lift, x, draws or RISK_DRAWS, confidence, key, on, RISK_DRAWS)
     fits = multipliers is None and bool(problem.constraints)
-    asked = _Request(problem, x, draws, confidence, seed, tolerance)
+    asked = _PointRequest(problem, x, draws, confidence, seed, tolerance)
     own = {} if multipliers is None else multipliers
     if on == "heldout":
         if not fits:
@@ -98,7 +97,7 @@ def certify(
     return asked.beside(samples.of_fit(samples.fitted) if fits else samples.of_given(own), own, samples)
 
 
-@automatic_axes()
+@automatic_axes
 def certify_run(
     problem: Problem,
     x: PyTree,
@@ -110,7 +109,7 @@ def certify_run(
 ) -> Judged:
     """The certificate of a run, with its own multipliers or with fitted ones: `AbstractCertifier.of_run`."""
     _check(problem, draws, confidence, "samples")
-    point = _Request(problem, x, draws, confidence, seed, tolerance)
+    point = _PointRequest(problem, x, draws, confidence, seed, tolerance)
     samples = point.on("samples")
     certificate, passes = samples.of_run(multipliers)
     return Judged(point.beside(certificate, multipliers, samples), passes)
@@ -127,7 +126,7 @@ def _check(problem: Any, draws: Any, confidence: Any, on: Any) -> None:
         raise ValueError('on="heldout" needs a problem with heldout=, found none. Give lx.Problem a source for it.')
 
 
-class _Request:
+class _PointRequest:
     """What is asked of one point."""
 
     def __init__(
@@ -163,7 +162,7 @@ class _Request:
 
 
 class _Certifier(AbstractCertifier):
-    """By passes of the oracle, all over the same samples."""
+    """Certificates by passes of the oracle, all over the same samples."""
 
     def __init__(
         self,
@@ -175,7 +174,7 @@ class _Certifier(AbstractCertifier):
         notes: tuple[str, ...],
     ) -> None:
         super().__init__(samples.oracle, z, samples.scope, confidence, tolerance, notes)
-        self.samples, self._key = samples, jax.random.fold_in(key, _PASSES)
+        self.samples, self._key = samples, jax.random.fold_in(key, PASSES)
 
     @property
     def can_fit(self) -> bool:

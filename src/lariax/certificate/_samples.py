@@ -28,7 +28,7 @@ from lariax.problem import AbstractSource, Dataset, Problem, Stratified, Stream,
 
 DRAWS = 10_000  # unless said otherwise
 SHARE_OF_RUN = 4  # a quarter of the draws of a run go into its certificate, as into each look at it on the way
-_SHUFFLE = 2  # a stream of random numbers
+PASSES, SHUFFLE, RISKS = 1, 2, 3  # the streams of random numbers of a certificate
 
 
 class Samples(NamedTuple):
@@ -75,7 +75,7 @@ def samples_for(
             f"there are {wanted} samples for the certificate, and it needs at least {least}"
             f"{' (half of them to fit the multipliers)' if fits else ''}. Raise draws, or give more rows."
         )
-    shuffle = jax.random.fold_in(key, _SHUFFLE)
+    shuffle = jax.random.fold_in(key, SHUFFLE)
     orders = {
         i: jnp.arange(len(rows)) if i in read and rows.shards is None else jax.random.permutation(shuffle, len(rows))
         for i, rows in once.items()

@@ -27,7 +27,7 @@ class Magnitudes(NamedTuple):
         return jnp.sqrt(jnp.sum((self.lengths * self.entries) ** 2))
 
 
-class _Sums(NamedTuple):
+class _Probed(NamedTuple):
     slope: Vector
     pull: Vector
     bend: Vector
@@ -52,14 +52,14 @@ def sizes_at(point: SampledPoint, y: Float[Array, " m"], least: Array) -> Magnit
     steps = jnp.asarray(plan.batches * plan.steps)
     probes = jnp.clip(steps // 8, FEWEST_PROBES, max(FEWEST_PROBES, MOST_SAMPLES // plan.count))
 
-    def probe(number: Int[Array, ""], total: _Sums) -> _Sums:
+    def probe(number: Int[Array, ""], total: _Probed) -> _Probed:
         at = number * steps // probes + plan.first
         batch = point.batch(at)
         signs = jax.random.rademacher(jax.random.fold_in(point.key, number), z.shape, oracle.dtype)
         here, there = oracle.look(z, batch), oracle.look(z + step * signs * lengths, batch)
         slope, pull = here.gradient(), here.gradient(weights, objective=0.0)
         values = oracle.join(here.residuals)
-        seen = _Sums(
+        seen = _Probed(
             slope,
             pull,
             ((there.gradient(weights) - slope - pull) / step) ** 2,
@@ -70,7 +70,7 @@ def sizes_at(point: SampledPoint, y: Float[Array, " m"], least: Array) -> Magnit
         return jax.tree.map(lambda sum_, part: sum_ + part / probes.astype(oracle.dtype), total, sound)
 
     none, nothing = jnp.zeros_like(z), jnp.zeros(oracle.rows, oracle.dtype)
-    found = jax.lax.fori_loop(0, probes, probe, _Sums(none, none, none, nothing, nothing))
+    found = jax.lax.fori_loop(0, probes, probe, _Probed(none, none, none, nothing, nothing))
     return Magnitudes(
         jnp.abs(found.slope) + jnp.abs(found.pull) + jnp.sqrt(found.bend),
         row_sizes(oracle, found.values) + jnp.sqrt(found.change),

@@ -4,6 +4,8 @@ import importlib.metadata
 import re
 import zlib
 from collections.abc import Callable
+from functools import partial
+from math import prod
 from typing import Any
 
 import jax
@@ -13,9 +15,10 @@ from jaxtyping import PyTree
 
 from lariax.checkpoint._archive import raw
 from lariax.oracle import Oracle
-from lariax.problem import AbstractSource, Distribution, describe_shape, is_sharded
+from lariax.problem import AbstractSource, Distribution, automatic, describe_shape, is_sharded
 
 LARGEST_PART = 2**20  # numbers of an array that its checksum looks at, evenly spread
+_WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint32}
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 
@@ -81,14 +84,19 @@ def _is_array(leaf: Any) -> bool:
 
 
 def _sums(arrays: list[Any]) -> str:
+    """Of arrays, wherever they are: on a mesh, of any number of devices, it is what it is on one."""
     total = 0
     for leaf in arrays:
-        if is_sharded(leaf):
-            total = zlib.crc32(f"{leaf.dtype}{leaf.shape}{int(_sum_on_mesh(leaf))}".encode(), total)
-            continue
-        array = np.asarray(leaf)
-        total = zlib.crc32(f"{array.dtype}{array.shape}".encode(), total)
-        total = zlib.crc32(raw(array.reshape(-1)[:: array.size // LARGEST_PART + 1]), total)
+        on_mesh = is_sharded(leaf)
+        array = automatic(leaf) if on_mesh else np.asarray(leaf)
+        step = array.size // LARGEST_PART + 1
+        if on_mesh:
+            found = str(int(_sum_on_mesh(array, step))).encode()
+        elif any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_)):
+            found = str(_sum_on_host(array.reshape(-1)[::step], step)).encode()
+        else:
+            found = raw(array.reshape(-1)[::step])
+        total = zlib.crc32(found, zlib.crc32(f"{array.dtype}{array.shape}".encode(), total))
     return f"checksum {total:08x}"
 
 
@@ -98,12 +106,31 @@ def _program(function: Callable[..., Any], *arguments: PyTree) -> str:
     return f"{zlib.crc32(text.encode()):08x} {_sums(program.consts)}"
 
 
-@jax.jit
-def _sum_on_mesh(array: jax.Array) -> jax.Array:
-    """Of the bits of an array where it is, each weighed by its place: the same on any number of devices."""
+def _sum_on_host(numbers: np.ndarray, step: int) -> int:
+    """Of the bits of numbers, one in `step` of an array, each weighed by its place."""
+    places, words = np.arange(len(numbers), dtype=np.uint32) * np.uint32(step), numbers[:, None]
+    if jnp.issubdtype(numbers.dtype, jnp.floating):
+        words = np.ascontiguousarray(words).view(_WORDS[numbers.dtype.itemsize])
+    return int(np.sum(words.astype(np.uint32) * _weights(places, words.shape[1]), dtype=np.uint32))
+
+
+@partial(jax.jit, static_argnums=1)
+def _sum_on_mesh(array: jax.Array, step: int) -> jax.Array:
+    """The same of all numbers of an array, where they are."""
+    places, rest = jnp.zeros(array.shape, jnp.uint32), jnp.zeros(array.shape, jnp.uint32)
+    for axis in range(array.ndim):
+        along, stride = jax.lax.broadcasted_iota(jnp.uint32, array.shape, axis), prod(array.shape[axis + 1 :])
+        places += along * np.uint32(stride % 2**32)
+        rest += along % np.uint32(step) * np.uint32(stride % step) % np.uint32(step)
+    is_seen = rest % np.uint32(step) == 0  # of the place, which may be more than 32 bits hold
     if jnp.issubdtype(array.dtype, jnp.floating):
-        words = {2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint32}[array.dtype.itemsize]
-        array = jax.lax.bitcast_convert_type(array, words)
-    along = (jax.lax.broadcasted_iota(jnp.uint32, array.shape, axis) for axis in range(array.ndim))
-    places = sum(np.uint32(2 * axis + 1) * place for axis, place in enumerate(along))
-    return jnp.sum(array.astype(jnp.uint32) * (2 * places + 1), dtype=jnp.uint32)
+        array = jax.lax.bitcast_convert_type(array, _WORDS[array.dtype.itemsize])
+    words = array.astype(jnp.uint32).reshape(*places.shape, -1)
+    terms = jnp.where(is_seen[..., None], words * _weights(places, words.shape[-1]), jnp.uint32(0))
+    return jnp.sum(terms, dtype=jnp.uint32)
+
+
+def _weights(places: Any, words: int) -> Any:
+    """Odd numbers, for each word of a number at a place."""
+    each = places[..., None] * np.uint32(2) + np.arange(words, dtype=np.uint32)
+    return each * np.uint32(2654435761) | np.uint32(1)

@@ -84,7 +84,7 @@ class Screen:
             self.fail(STOPPED, "stopped before there was anything to keep.")
         except (TimeoutError, MemoryError) as error:
             self.fail(FAILED, str(error))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, ModuleNotFoundError) as error:
             lines = own_lines(error, file)
             self.fail(FAILED if lines else WRONG_INPUT, f"{told(error)}{lines}")
         except Exception as error:

@@ -16,6 +16,7 @@ def measure(screen: Screen, cases: Sequence[str], seeds: int, longest: int, proc
         unknown = sorted(set(cases) - set(rates.THEOREM))
         if unknown:
             raise WrongInput(f"there is no case {', '.join(unknown)}; there are {', '.join(rates.THEOREM)}.")
+        rates.check_can_draw()
         jax.config.update("jax_enable_x64", True)
         try:
             output.mkdir(parents=True, exist_ok=True)

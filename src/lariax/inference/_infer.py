@@ -39,7 +39,7 @@ SECOND = 0.25  # of the objective's standard error: noise of second order that l
 CLEAN = 1e-10  # of the largest standard error, for rounding
 
 
-@automatic_axes()
+@automatic_axes
 def inference(
     problem: Problem,
     x: PyTree,
@@ -85,7 +85,7 @@ def inference(
     return _inferred(problem, x, multipliers or {}, Wanted(draws, draws or DRAWS), confidence, seed, extras)
 
 
-@automatic_axes()
+@automatic_axes
 def infer_run(
     problem: Problem,
     x: PyTree,

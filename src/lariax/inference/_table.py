@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from lariax.problem import visible
-from lariax.utils import narrow_table
+from lariax.utils import narrow_table, needed_by
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -81,7 +81,8 @@ def _entries(part: str, name: str, arrays: list[Any], most: int | None) -> Itera
 
 
 def as_frame(inference: Any) -> Any:
-    import pandas as pd
+    with needed_by("to_frame()"):
+        import pandas as pd
 
     rows = list(entries(inference))
     return pd.DataFrame(rows, columns=list(TableLine._fields)).set_index(["part", "name"])

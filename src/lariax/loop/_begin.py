@@ -52,9 +52,9 @@ def from_point(problem: Problem, x0: PyTree, asked: RunChoices, budget: Budget) 
     _check_draws(budget, blocks.start * oracle.draws_per_iteration, setup)
     fed = feeder.start(blocks.start, blocks.length, oracle.sample_counts)
     key = as_key(0 if asked.seed is None else asked.seed)
-    traced = has_tracers((x, key, method, oracle))
     with explaining_memory():
         loop, finite, evaluations = begin(oracle, method, x, key, fed, blocks, output == "random")
+    traced = has_tracers((x, key, method, oracle, finite))  # the last: what functions close over
     if not traced:
         _check_finite(nonfinite(oracle, finite))
     return RunState(setup, loop, evaluations if traced else int(evaluations), Recorded(every=1))

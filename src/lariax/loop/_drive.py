@@ -17,7 +17,7 @@ from lariax.loop._compiled import Records, advance
 from lariax.loop._feed import ReadFurtherError
 from lariax.loop._finite import finite_next, nonfinite
 from lariax.loop._interrupts import Interrupts
-from lariax.loop._processes import Company
+from lariax.loop._processes import Processes
 from lariax.loop._programs import LoopState
 from lariax.loop._progress import ProgressBar
 from lariax.loop._result import Result, outcome
@@ -61,7 +61,7 @@ class Drive:
     callback: Callable[[Snapshot], Any] | None
     keeper: Keeper | None = None
     saves: bool = False  # whether the run is saved, by this process or another
-    company: Company = field(default_factory=Company)
+    processes: Processes = field(default_factory=Processes)
     interrupts: Interrupts = field(default_factory=Interrupts)
     failure: Exception | None = None  # of a Stream
 
@@ -94,7 +94,7 @@ class Drive:
     def _place(self) -> tuple[RunState, float, dict[str, Any]]:
         """What a checkpoint holds: where the run, the clock and the streams are."""
         feeder, run = self.run.setup.feeder, self.run
-        run = replace(run, loop=as_plain(run.setup, run.loop, self.company))
+        run = replace(run, loop=as_plain(run.setup, run.loop, self.processes))
         return run, self.budget.elapsed(), feeder.place() if feeder else {}
 
     def ended(self) -> str | None:
@@ -106,9 +106,9 @@ class Drive:
             return "stationary"
         if self.last is not None and run.iteration >= self.last:
             return "budget"
-        if self.company.any(self.budget.out_of_time()):
+        if self.processes.any(self.budget.out_of_time()):
             return "budget"
-        return "interrupted" if self.company.any(self.interrupts.asked) else None
+        return "interrupted" if self.processes.any(self.interrupts.asked) else None
 
     def _until_it_ends(self) -> str:
         status, length = self.ended(), CallLength()
@@ -117,7 +117,7 @@ class Drive:
             self.interrupts.waits_for = ""
             self.run = replace(self.run, seconds=self.run.seconds + self.budget.begin())
         while status is None:
-            if self.saves and self.company.agreed(self.keeper is not None and self.keeper.due):
+            if self.saves and self.processes.agreed(self.keeper is not None and self.keeper.due):
                 self._save()
             status = self._advance(length) or self._shown() or self.ended()
         return status
@@ -184,7 +184,7 @@ class Drive:
         iteration, every = self.run.iteration, self._interval
         rows = 1 if self.callback else self.run.setup.record_capacity
         stop = min(length.next_stop(iteration, self.last, self.budget), (iteration // every + rows) * every)
-        return self.company.agreed(min(stop, self.certifier.next_after(iteration)) if self.certifier else stop)
+        return self.processes.agreed(min(stop, self.certifier.next_after(iteration)) if self.certifier else stop)
 
     def _checked(self, run: RunState) -> RunState:
         assert self.certifier
@@ -196,7 +196,7 @@ class Drive:
         run = self.run
         if not self.callback or run.iteration % self._interval or self.ended() in ("diverged", "stationary"):
             return None
-        return "interrupted" if self.company.any(bool(self.callback(self._snapshot()))) else None
+        return "interrupted" if self.processes.any(bool(self.callback(self._snapshot()))) else None
 
     def _snapshot(self) -> Snapshot:
         x, multipliers = self.run.conclude()

@@ -10,7 +10,7 @@ import jax
 from jaxtyping import PyTree
 
 from lariax.checkpoint import raw
-from lariax.loop._processes import Company
+from lariax.loop._processes import Processes
 from lariax.loop._reading import Background, StreamReader, filled, rows_in, whole
 from lariax.oracle import sample_structure
 from lariax.problem import AbstractSource, Problem, Stream, describe_shape, first_nonfinite
@@ -57,7 +57,7 @@ class Feeder:
         self._readers = {
             i: StreamReader(stream, None if marks is None else marks[i]) for i, stream in self._streams.items()
         }
-        self._company = Company.of(tuple(self._streams.values()))
+        self._processes = Processes.of(tuple(self._streams.values()))
         self._reading: Background | None = None
         self._prepared: Prepared | None = None
         self._first = -1
@@ -69,10 +69,10 @@ class Feeder:
         self._marks: dict[int, dict[str, Any]] = {}
         if self._readers and not self._read(lambda: [reader.fill(1) for reader in self._readers.values()]):
             raise TimeoutError("the Stream gave no row in the time that the run has.")
-        if self._company.any(any(reader.structure is None for reader in self._readers.values())):
+        if self._processes.any(any(reader.structure is None for reader in self._readers.values())):
             raise ValueError("the Stream ended before its first row. A generator can be read once: make a new one.")
         shapes = [describe_shape(reader.structure) for reader in self._readers.values()]
-        if len({*self._company.everyone(zlib.crc32(repr(shapes).encode()) >> 1)[:, 0].tolist()}) > 1:
+        if len({*self._processes.everyone(zlib.crc32(repr(shapes).encode()) >> 1)[:, 0].tolist()}) > 1:
             raise ValueError(f"the rows of the Stream are not alike in all processes, here they are {shapes}.")
 
     def __bool__(self) -> bool:
@@ -104,7 +104,7 @@ class Feeder:
             self._waited = before + time.perf_counter() - began
             return self.give_up()
 
-        if not self._reading.wait(give_up, self._company):
+        if not self._reading.wait(give_up, self._processes):
             return False
         reading, self._reading = self._reading, None
         if reading.error is not None:
@@ -126,7 +126,7 @@ class Feeder:
 
     def _own(self, count: int) -> int:
         """Of so many rows, those that this process reads."""
-        return count // self._company.size
+        return count // self._processes.size
 
     def read_ahead(self, length: int, counts: list[int]) -> None:
         """Have the next block ready when it is asked for."""
@@ -161,7 +161,7 @@ class Feeder:
                 if not self._read(partial(self._prepare, first, length, counts)):
                     return None
             ready, self._prepared = self._prepared, None
-            complete = int(self._company.everyone(ready.complete).min())
+            complete = int(self._processes.everyone(ready.complete).min())
             self._counts = {i: self._own(counts[i]) for i in self._readers}
             self._taken = ready.rows
             for i, reader in self._readers.items():
@@ -188,7 +188,7 @@ class Feeder:
         """The next `count` rows of each stream, or as many as there are, that no block has had yet and a later one will
         have; None: given up waiting for them."""
         waits, self.give_up = self.give_up, give_up or self.give_up
-        own = -(-count // self._company.size)
+        own = -(-count // self._processes.size)
         try:
             if (self._reading and not self._read(lambda: None)) or not self._read(
                 lambda: [reader.fill(own) for reader in self._readers.values()]
@@ -200,7 +200,7 @@ class Feeder:
 
     def rows_handed_out(self) -> dict[int, int]:
         """Of each stream, up to the end of the latest block."""
-        return {i: reader.taken * self._company.size for i, reader in self._readers.items()}
+        return {i: reader.taken * self._processes.size for i, reader in self._readers.items()}
 
     def problem_ahead(self, problem: Problem, draws: int, give_up: Callable[[], bool] | None = None) -> Problem | None:
         """The problem with the next rows of its streams in their place, for a certificate from `draws` draws: rows that
@@ -209,7 +209,7 @@ class Feeder:
             return problem
         wanted = draws // sum(source.rows_per_sample for source in problem.sources if source is not None)
         rows = self.ahead(wanted, give_up)
-        if rows is None or self._company.any(min(map(rows_in, rows.values())) < FEWEST_ROWS):
+        if rows is None or self._processes.any(min(map(rows_in, rows.values())) < FEWEST_ROWS):
             return None
         return problem.with_sources({i: self._streams[i].with_batches([each]) for i, each in rows.items()})
 
@@ -222,7 +222,7 @@ class Feeder:
         marks = {i: whole(mark) for i, mark in self._marks.items()}
         own = {"sum": self._sum(complete), "marks": marks}
         common = {"first": self._first, "complete": complete}
-        return common | ({"processes": self._company.gathered(own)} if self._company.together else own)
+        return common | ({"processes": self._processes.gathered(own)} if self._processes.together else own)
 
     def _sum(self, complete: int) -> int:
         """A checksum of the latest block."""
@@ -253,7 +253,7 @@ class Feeder:
                 "checkpoint is intact: resume when the rows come, or with more seconds=."
             )
         enough = self._last >= first + place["complete"] - 1
-        if self._company.any(not enough or self._sum(place["complete"]) != place["sum"]):
+        if self._processes.any(not enough or self._sum(place["complete"]) != place["sum"]):
             raise ValueError(
                 "the Stream does not give the rows that it gave before. A resumed run reads them again from their "
                 "beginning: the same rows, in the same order (a shuffle needs a fixed seed)."

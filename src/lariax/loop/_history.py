@@ -10,6 +10,8 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from lariax.utils import needed_by
+
 MOST_ROWS = 10_000
 MOST_NUMBERS = 2**24  # in all rows of a run, where a row is long
 MOST_TABLES = 32  # before they are joined
@@ -54,7 +56,8 @@ class History(eqx.Module):
 
     def to_pandas(self) -> Any:
         """A `pandas.DataFrame`; columns of vectors and of named things are spread out: `multipliers.gap`, `x[0]`."""
-        import pandas as pd
+        with needed_by("to_pandas()"):
+            import pandas as pd
 
         return pd.DataFrame(self._flat())
 

@@ -68,7 +68,7 @@ class Bound(eqx.Module):
         return jax.vmap(self.oracle.fetch, axis_size=len(places))(tickets)
 
 
-@automatic_axes()
+@automatic_axes
 def bind(problem: Problem, x0: PyTree, method: AbstractMethod, batch_size: int = 1, seed: Any = 0) -> Bound:
     """A method on a problem, for a loop of one's own; `solve` is that loop compiled, with budgets, history and so on.
 

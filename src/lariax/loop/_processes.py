@@ -17,13 +17,13 @@ from lariax.problem import Stream, mesh_of
 
 
 @dataclass(frozen=True)
-class Company:
+class Processes:
     """The processes of a run; alone, nothing is agreed on."""
 
     together: bool = False  # whether there are several
 
     @classmethod
-    def of(cls, arrays: PyTree) -> "Company":
+    def of(cls, arrays: PyTree) -> "Processes":
         """Those whose devices are on the mesh that arrays are on."""
         if jax.process_count() == 1:
             return cls()

@@ -15,7 +15,7 @@ class Randomness(enum.IntEnum):
     REFRESHES = NEVER - 1
     CHECKS = NEVER - 2
     VERDICTS = NEVER - 3
-    CERTIFICATE = NEVER - 4
+    CERTIFICATE = NEVER - 4  # of `result.certificate`, `result.inference` and `result.jac`, which split it further
 
     def of(self, key: Key[Array, ""]) -> Key[Array, ""]:
         """The key of this stream, for a run with that one."""

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from lariax.loop._processes import Company
+from lariax.loop._processes import Processes
 from lariax.problem import Stream, describe_shape
 
 ALIGNMENT = 64  # bytes
@@ -149,12 +149,12 @@ class Background:
         except BaseException as error:
             self.error = error
 
-    def wait(self, give_up: Callable[[], bool], company: Company) -> bool:
+    def wait(self, give_up: Callable[[], bool], processes: Processes) -> bool:
         """Whether it is done, in every process. They look at each other in turn, so that all go on or none does."""
         while True:
             self._thread.join(POLL_SECONDS)
             busy = self._thread.is_alive()
-            state = company.everyone(busy, busy and give_up(), self.error is not None)
+            state = processes.everyone(busy, busy and give_up(), self.error is not None)
             if state[:, 1].any() or not state[:, 0].any():
                 break
         done = not state[:, 0].any()

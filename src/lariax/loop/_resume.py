@@ -30,7 +30,7 @@ from lariax.loop._certifier import CertifiedPoint
 from lariax.loop._compiled import block_layout
 from lariax.loop._drive import Drive, Snapshot
 from lariax.loop._feed import Feeder
-from lariax.loop._processes import Company
+from lariax.loop._processes import Processes
 from lariax.loop._programs import LoopState
 from lariax.loop._progress import ProgressBar
 from lariax.loop._result import Result
@@ -55,7 +55,7 @@ from lariax.utils import explains_options, warn
 
 
 @explains_options
-@automatic_axes()
+@automatic_axes
 def resume(
     folder: str | os.PathLike[str],
     problem: Problem | None = None,
@@ -99,12 +99,12 @@ def resume(
     problem = _problem(place, problem)
     lift = lift_of(problem)
     problem = problem if lift is None else lift.problem
-    company = Company.of((x0, problem))
-    with place.locked() if company.writes else nullcontext():
+    processes = Processes.of((x0, problem))
+    with place.locked() if processes.writes else nullcontext():
         saved = place.newest(saved_in)
-        plan = replace(saved.plan, first=company.agreed(saved.plan.first))  # all have read it when the first one has
+        plan = replace(saved.plan, first=processes.agreed(saved.plan.first))  # all have read it when the first one has
         budget = Budget(*limits) if afresh else Budget(None, None, plan.seconds, saved.elapsed)
-        with ProgressBar(progress and company.writes, budget) as bar:
+        with ProgressBar(progress and processes.writes, budget) as bar:
             run = restored(saved, problem, x0, method, budget.seconds)
             certifier = certifier_for(run, plan.tolerance, plan.confidence)
             if afresh:
@@ -113,10 +113,11 @@ def resume(
                 run = replace(run, seconds=run.seconds + saved.elapsed)
                 last = last_iteration(run, budget, certifier)
                 plan = replace(plan, first=run.iteration, last=last, seconds=budget.seconds)
-            drive = Drive(run, budget, plan.first, plan.last, certifier, bar, callback, company=company)
+            drive = Drive(run, budget, plan.first, plan.last, certifier, bar, callback, processes=processes)
             drive.saves = drive.ended() is None
-            if drive.saves and company.writes:
-                drive.keeper = keeper_in(place, saved.setup, plan)
+            if drive.saves and processes.writes:
+                here = replace(saved.setup, environment=environment(run.oracle))  # for the next one to compare with
+                drive.keeper = keeper_in(place, here, plan)
                 remember(place, problem)
             result = drive.go()
             return result if lift is None else result.with_risks(lift)

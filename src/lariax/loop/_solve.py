@@ -17,7 +17,7 @@ from lariax.loop._compiled import conclude, sweep
 from lariax.loop._drive import Drive, Snapshot
 from lariax.loop._history import History
 from lariax.loop._interrupts import Interrupts
-from lariax.loop._processes import Company
+from lariax.loop._processes import Processes
 from lariax.loop._progress import ProgressBar
 from lariax.loop._result import Result, outcome
 from lariax.loop._saved import RunPlan, described, keeper_in
@@ -29,7 +29,7 @@ from lariax.utils import check_confidence, explains_options
 
 
 @explains_options
-@automatic_axes()
+@automatic_axes
 def solve(
     problem: Problem,
     x0: PyTree | Result,
@@ -95,7 +95,7 @@ def solve(
     check_confidence(confidence)
     if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
         checkpoint = Checkpoint(checkpoint)
-    request = _Request(
+    request = _RunRequest(
         Budget(iterations, draws, seconds),
         RunChoices(method, batch_size, seed, output),
         tolerance,
@@ -115,7 +115,7 @@ def solve(
     return request.run(lift.problem, start).with_risks(lift)
 
 
-class _Request(NamedTuple):
+class _RunRequest(NamedTuple):
     """What a user asks of a run, checked."""
 
     budget: Budget
@@ -128,12 +128,12 @@ class _Request(NamedTuple):
     checkpoint: Checkpoint | None
 
     def run(self, problem: Problem, x0: PyTree | Result) -> Result:
-        company = Company.of((x0.continuation and x0.continuation.loop if isinstance(x0, Result) else x0, problem))
-        own = self.checkpoint if company.writes else None
+        processes = Processes.of((x0.continuation and x0.continuation.loop if isinstance(x0, Result) else x0, problem))
+        own = self.checkpoint if processes.writes else None
         with (
             Interrupts() as interrupts,
             new_folder(own) as folder,
-            ProgressBar(self.progress and company.writes, self.budget) as bar,  # now: compiling takes seconds
+            ProgressBar(self.progress and processes.writes, self.budget) as bar,  # now: compiling takes seconds
         ):
             taken = 0
             if isinstance(x0, Result):
@@ -157,7 +157,7 @@ class _Request(NamedTuple):
                     remember(folder, problem)
             first, budget = run.iteration, self.budget
             return Drive(
-                run, budget, first, last, certifier, bar, self.callback, keeper, saves, company, interrupts
+                run, budget, first, last, certifier, bar, self.callback, keeper, saves, processes, interrupts
             ).go()
 
     def _traced(self, run: RunState) -> Result:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from lariax.loop._compiled import begin
-from lariax.loop._processes import Company
+from lariax.loop._processes import Processes
 from lariax.loop._programs import LoopState
 from lariax.loop._state import Setup
 from lariax.oracle import Oracle
@@ -35,9 +35,9 @@ def like_x(oracle: Oracle) -> PyTree:
     return jax.tree.unflatten(coordinates.structure, leaves)
 
 
-def as_plain(setup: Setup, loop: LoopState, company: Company) -> LoopState:
+def as_plain(setup: Setup, loop: LoopState, processes: Processes) -> LoopState:
     """For a file: whole arrays, in the order that they have on one device."""
-    whole: LoopState = jax.tree.map(company.on_host, loop)
+    whole: LoopState = jax.tree.map(processes.on_host, loop)
     return _reordered(setup, whole, setup.oracle.coordinates.to_plain)
 
 

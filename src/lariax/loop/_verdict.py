@@ -21,6 +21,9 @@ from lariax.oracle import Batch, Look, Oracle, Vector
 SAMPLES = 2048
 """Fresh samples behind a verdict, in two halves."""
 
+FEWEST, MOST_VALUES = 32, 2**25
+"""No more values of constraints in a half than this, with so many samples at least: millions of rows take few."""
+
 FEW_BLOCKS = 32
 """Named constraints that are looked at one by one."""
 
@@ -41,7 +44,8 @@ STANDS = 1e-3
 """A violation stands if it is more than this part of the run's length."""
 
 RESTLESS = 0.05
-"""x is looked at for being stationary if late gradients of the Lagrangian are more than this part of the first ones;"""
+"""x is looked at for being stationary if late gradients of the Lagrangian are more than this part of the first ones, or
+if it is far away;"""
 
 DRAWS = 4 * SAMPLES
 """that costs fresh samples, and is not worth it to runs that have drawn less;"""
@@ -100,7 +104,8 @@ def judged(
         return Verdict("budget")  # the rows of a Stream are the run's
     fresh = _Fresh(oracle, known, x, key)
     away = fresh.away
-    if fresh.is_here and away > FAR:
+    is_far = fresh.is_here and away > FAR
+    if is_far:
         halves = fresh.half(0), fresh.half(1)
         if falls_without_end(fresh.oracle, fresh.point, *halves, strict=away < LOST):
             return Verdict("unbounded", draws=fresh.draws)
@@ -113,8 +118,10 @@ def judged(
     swings = known.averages and draws >= DRAWS and _has_not_fallen(violations)  # small at the end, perhaps by chance
     if bool(known.violated) or bool(known.pressed) or swings:
         found = _of_violation(known, fresh, violations)
-    if fresh.is_here and found.status == "budget" and not found.doubt and draws >= DRAWS and _is_restless(history):
-        found = _of_slope(known, fresh, fresh.oracle.rows_named(multipliers), history["stationarity"])
+    doubtful = fresh.is_here and draws >= DRAWS and (is_far or _is_restless(history))
+    if doubtful and found.status == "budget" and not found.doubt:
+        slopes = history.get("stationarity", np.zeros(0))
+        found = _of_slope(known, fresh, fresh.oracle.rows_named(multipliers), slopes)
     return found
 
 
@@ -134,8 +141,9 @@ def _is_restless(history: Mapping[str, np.ndarray]) -> bool:
 
 def _of_slope(known: Diagnosis, fresh: "_Fresh", weights: Array, slopes: np.ndarray) -> Verdict:
     """Of a point that may not be stationary."""
-    rest, noise, steep = map(float, _slope_at(fresh.oracle, fresh.point, weights, fresh.half(0), fresh.half(1)))
-    if not rest > max(SURE * noise, SLOPING * steep):
+    found = _slope_at(fresh.oracle, fresh.point, weights, fresh.half(0), fresh.half(1))
+    rest, noise, steep = map(float, found[:3])
+    if not rest > max(SURE * noise, SLOPING * steep) or not rest > SURE * _scatter(fresh, weights, found[3]):
         return Verdict("budget", draws=fresh.draws)
     what = f"the gradient of the Lagrangian is {rest / steep:.0%} of the objective's"
     if known.averages and _has_not_fallen(slopes):
@@ -144,17 +152,36 @@ def _of_slope(known: Diagnosis, fresh: "_Fresh", weights: Array, slopes: np.ndar
 
 
 @compiled(once=True)
-def _slope_at(oracle: Oracle, z: Vector, weights: Array, first: Batch, second: Batch) -> tuple[Array, Array, Array]:
-    """How fast the Lagrangian can be lowered within the set, the error of that, and the norm of the objective's
-    gradient."""
+def _slope_at(oracle: Oracle, z: Vector, weights: Array, first: Batch, second: Batch) -> tuple[Array, ...]:
+    """How fast the Lagrangian can be lowered within the set, the error of that by the two halves, the norm of the
+    objective's gradient, and the way down."""
     halves = [oracle.look_at_parts(z, half, 1) for half in (first, second)]
     nothing = jnp.zeros_like(weights)
     whole, alone = ([oracle.gradient_of(half, w).mean for half in halves] for w in (weights, nothing))
     gradient = (whole[0] + whole[1]) / 2
     steep = jnp.linalg.norm(gradient) + jnp.finfo(z.dtype).tiny
     short = REACHES[0] * (1 + jnp.linalg.norm(z)) / steep
-    rest = jnp.linalg.norm(oracle.prox(z - short * gradient, short) - z) / short
-    return rest, jnp.linalg.norm(whole[0] - whole[1]) / 2, jnp.linalg.norm(alone[0] + alone[1]) / 2
+    way = (oracle.prox(z - short * gradient, short) - z) / short
+    noise = jnp.linalg.norm(whole[0] - whole[1]) / 2
+    return jnp.linalg.norm(way), noise, jnp.linalg.norm(alone[0] + alone[1]) / 2, way
+
+
+def _scatter(fresh: "_Fresh", weights: Array, way: Vector) -> float:
+    """The standard error of the slope along the way down: two halves may agree by chance where x has few entries."""
+    try:
+        return float(_scatter_along(fresh.oracle, fresh.point, weights, way, fresh.half(0)))
+    except TypeError:  # jax.custom_vjp has no derivative along a direction
+        return 0.0
+
+
+@compiled(once=True)
+def _scatter_along(oracle: Oracle, z: Vector, weights: Array, way: Vector, batch: Batch) -> Array:
+    """From the slopes of single samples; those of objective and constraints count as if none made up for another."""
+    unit = way / (jnp.linalg.norm(way) + jnp.finfo(z.dtype).tiny)
+    _, (objective, residuals) = jax.jvp(lambda point: oracle.look(point, batch)[:2], (z,), (unit,))
+    parts = zip(residuals, oracle.split(weights[None]), strict=True)
+    slopes = [objective, *(r @ w[0] for r, w in parts)]
+    return sum((jnp.std(each) / jnp.sqrt(2 * each.shape[0]) for each in slopes), start=jnp.zeros((), z.dtype))
 
 
 def has_kinks(oracle: Oracle, known: Diagnosis, x: Any, key: Key[Array, ""]) -> bool:
@@ -258,7 +285,8 @@ def _least_slope(seen: Around, standing: np.ndarray, slight: float) -> np.ndarra
 def _half(oracle: Oracle) -> int:
     """Of the fresh samples; no more than there are rows, where they are drawn without replacement."""
     passes = [source for source in oracle.sources if getattr(source, "epochs", False)]
-    return min([SAMPLES // 2, *(leaf.shape[0] for leaf in jax.tree.leaves(passes) if np.ndim(leaf))])
+    few = max(FEWEST, 2 ** int(np.log2(max(1, MOST_VALUES / max(1, oracle.rows)))))  # of which meshes have equal parts
+    return min([SAMPLES // 2, few, *(leaf.shape[0] for leaf in jax.tree.leaves(passes) if np.ndim(leaf))])
 
 
 class _Fresh:
@@ -269,7 +297,8 @@ class _Fresh:
         vector = oracle.coordinates.ravel_small(x)
         xp: Any = np if isinstance(vector, np.ndarray) else jnp
         scales = xp.ones_like(vector) if known.scales is None else xp.asarray(known.scales)
-        self._z, self.draws, self._run = vector / scales, 0, key
+        self._z, self._run = vector / scales, key
+        self._halves: dict[int, Batch] = {}
         self.oracle = replace(oracle, scaling=on_device(scales), has_slacks=False, copies=1, batch_size=_half(oracle))
 
     @property
@@ -289,9 +318,14 @@ class _Fresh:
     def point(self) -> Vector:
         return on_device(self._z)
 
+    @property
+    def draws(self) -> int:
+        return len(self._halves) * self.oracle.draws_per_iteration
+
     def half(self, number: int) -> Batch:
-        self.draws += self.oracle.draws_per_iteration
-        return _samples_at(self.oracle, self.key, on_device(number, np.int32))
+        if number not in self._halves:
+            self._halves[number] = _samples_at(self.oracle, self.key, on_device(number, np.int32))
+        return self._halves[number]
 
 
 @compiled(once=True)

@@ -9,6 +9,7 @@ from lariax.methods._base import (
     State,
     check_known,
     check_positive,
+    exact_stationarity,
     linear_system,
 )
 from lariax.methods._choice import FittedMethod, choose, fitted, in_precision, oracle_for, prepared
@@ -41,6 +42,7 @@ __all__ = [
     "check_known",
     "check_positive",
     "choose",
+    "exact_stationarity",
     "fitted",
     "in_precision",
     "linear_system",

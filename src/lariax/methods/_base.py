@@ -150,6 +150,14 @@ def check_pairs(method: AbstractMethod, oracle: Oracle) -> None:
         )
 
 
+def exact_stationarity(
+    oracle: Oracle, x: Vector, gradient: Vector, multipliers: Float[Array, " m"]
+) -> Float[Array, ""]:
+    """Of an estimate of grad f, where the constraints are known exactly."""
+    _, transposed = oracle.exact_residuals(x)
+    return oracle.stationarity(x, gradient + transposed(multipliers))
+
+
 def linear_system(method: AbstractMethod, oracle: Oracle, x: PyTree[Array]) -> LinearSystem:
     """All constraints as one A x = b; refused if one of them is not linear, or if there is none."""
     constraints = oracle.problem.constraints

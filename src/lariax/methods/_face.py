@@ -40,7 +40,7 @@ def linearized(oracle: Oracle, x: Vector, plain: bool, usual: Values) -> tuple[L
         rows = Linearized(
             lambda v: matrix @ v,
             lambda y: y @ matrix,
-            lambda *question: dense(matrix, *question),
+            lambda *args: dense(matrix, *args),
             None if factor is None else lambda right: jax.scipy.linalg.cho_solve(factor, right),
             matrix,
             size,
@@ -62,7 +62,7 @@ def linearized(oracle: Oracle, x: Vector, plain: bool, usual: Values) -> tuple[L
         rows = Linearized(
             forward,
             backward,
-            lambda *question: _matrix_free(forward, backward, *question),
+            lambda *args: _matrix_free(forward, backward, *args),
             None,
             None,
             size,

@@ -27,8 +27,8 @@ class PrimalDual(NamedTuple):
     above: Float[Array, " d"]
 
 
-class Path(NamedTuple):
-    """A question, in the words of `nearest`."""
+class InteriorPath(NamedTuple):
+    """The path for one target, with the arguments of `nearest`."""
 
     matrix: Float[Array, "m d"]
     residuals: Float[Array, " m"]
@@ -107,7 +107,7 @@ def _reach(now: Array, then: Array) -> Float[Array, ""]:
     return jnp.minimum(1, 0.995 * jnp.min(part, initial=jnp.inf))
 
 
-def inner_weights(path: Path, needed: Bool[Array, ""]) -> Float[Array, " m"]:
+def inner_weights(path: InteriorPath, needed: Bool[Array, ""]) -> Float[Array, " m"]:
     """The weights at the end of the path; those of its start if they are not needed."""
     start, scale = path.start()
     least = (jnp.finfo(scale.dtype).eps ** 0.6 * scale) ** 2

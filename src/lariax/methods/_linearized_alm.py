@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from lariax.formulas import LinearizedConstants, storm
-from lariax.methods._base import AbstractMethod, Answer, Needs, check_positive, linear_system
+from lariax.methods._base import AbstractMethod, Answer, Needs, check_positive, exact_stationarity, linear_system
 from lariax.oracle import Batch, Oracle, Vector
 
 
@@ -128,9 +128,8 @@ class LinearizedALM(AbstractMethod):
         return Answer(state.x, state.residual, state.multipliers)
 
     def observe(self, oracle: Oracle, state: LinearizedState, k: Float[Array, ""]) -> dict[str, Array]:
-        _, transposed = oracle.exact_residuals(state.x)
         return {
-            "stationarity": oracle.stationarity(state.x, state.gradient + transposed(state.multipliers)),
+            "stationarity": exact_stationarity(oracle, state.x, state.gradient, state.multipliers),
             "step_size": self.step_size_at(k),
             "penalty": jnp.asarray(self.penalty),
             "momentum": self.momentum_at(k),

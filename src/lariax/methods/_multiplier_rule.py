@@ -102,9 +102,9 @@ def turned(old: Ruled, residual: Array, variance: Any, kind: Kind, steps: Any) -
     finite = jnp.all(jnp.isfinite(residual))
     pool = pressure.pooled(jnp, old.pool, jnp.where(finite, residual, old.pool.last), variance)
     pool = _chosen(finite, pool, pressure.passed(old.pool))
-    full = pressure.is_full(pool) & finite
-    unit = pressure.unit_of(jnp, old.sizes, old.pressure.widest)
     total = None if steps is None else jnp.asarray(steps, residual.dtype)
+    full = pressure.is_full(jnp, pool, kind, total) & finite
+    unit = pressure.unit_of(jnp, old.sizes, old.pressure.widest)
     new = pressure.pressed(jnp, old.pressure, pool, kind, total, unit, pressure.limit_of(jnp, old.sizes) * unit)
     return Ruled(_chosen(full, pressure.emptied(pool), pool), _chosen(full, new, old.pressure), old.sizes)
 

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from lariax.methods._gram import gram_solve
-from lariax.methods._interior import Path, inner_weights
+from lariax.methods._interior import InteriorPath, inner_weights
 from lariax.oracle import Vector
 
 NEWTON = 12  # the most steps towards the dual solution; two or three are usual once the active set has settled
@@ -76,6 +76,8 @@ def unbounded(x: Vector) -> Bounds:
 
 
 class Near(NamedTuple):
+    """What `nearest` found."""
+
     step: Vector
     weights: Values  # y of the scaled rows, with  step = clip(target - J^T y)
     free: Bool[Array, " d"]  # entries that no bound holds
@@ -128,7 +130,7 @@ class _Point(NamedTuple):
 
 
 class _Dual(NamedTuple):
-    """The dual of a question, and when it is answered."""
+    """The dual problem, and how far from its solution a point is."""
 
     rows: Linearized
     residuals: Values
@@ -162,7 +164,7 @@ def _maximum(dual: _Dual, start: Values) -> Values:
 
     def attempt(carry: tuple[Values, Array, Array]) -> tuple[Values, Array, Array]:
         y, count, _ = carry
-        path = Path(matrix, dual.residuals, dual.target, *dual.bounds, dual.ridge, dual.rows.inequality)
+        path = InteriorPath(matrix, dual.residuals, dual.target, *dual.bounds, dual.ridge, dual.rows.inequality)
         other = inner_weights(path, needed=count > 0)
         y = jnp.where((count > 0) & (dual.at(other).value > dual.at(y).value), other, y)
         y = _ascent(dual, y, NEWTON)

@@ -12,8 +12,8 @@ from lariax.compilation import on_host
 from lariax.formulas import storm
 from lariax.methods._base import AbstractMethod, Answer, Diagnosis, Needs
 from lariax.methods._face import bent, linearized
-from lariax.methods._legs import Along, Ground, along, normal, tangent
 from lariax.methods._nearest import Bounds, Values
+from lariax.methods._steps import BasePoint, TangentialStep, normal_step, tangential_direction, tangential_step
 from lariax.methods._survey import gradient_moments, scales_at, square
 from lariax.oracle import Batch, Oracle, Vector, occasionally
 from lariax.problem import Problem
@@ -122,17 +122,17 @@ class TangentNormal(AbstractMethod):
 
     def step(self, oracle: Oracle, state: TangentState, k: Float[Array, ""], batch: Batch) -> TangentState:
         oracle, s, rate = replace(oracle, scaling=state.metric), state, rate_at(jnp, k)
-        ground = _ground(oracle, s)
-        rows = ground.rows
+        base = _base_point(oracle, s)
+        rows = base.rows
 
         # back to the constraints, then along them, then back again
-        back, reach = normal(ground, s.reach)
+        back, reach = normal_step(base, s.reach)
         model = s.model / s.scale
         largest = _largest(model)
-        whole, near = tangent(ground, back, s.gradient, model, largest, s.multipliers * rows.size / largest)
+        whole, near = tangential_direction(base, back, s.gradient, model, largest, s.multipliers * rows.size / largest)
         part = jnp.minimum(1, s.radius / (jnp.linalg.norm(whole) + _tiny(oracle)))
-        trial = along(ground, back, part * whole)
-        x = ground.within(trial.point + _kick(ground, s, k))
+        trial = tangential_step(base, back, part * whole)
+        x = base.within(trial.point + _kick(base, s, k))
 
         # the gradient there and here, on the same samples
         h1, h0 = (oracle.halved_objective_gradient(point, batch) for point in (x, s.x))
@@ -242,7 +242,7 @@ class TangentNormal(AbstractMethod):
 # --- the parts of a step
 
 
-def _ground(oracle: Oracle, s: TangentState) -> Ground:
+def _base_point(oracle: Oracle, s: TangentState) -> BasePoint:
     bounds, plain = _bounds(oracle)
     rows, values = linearized(oracle, s.x, plain, s.usual)
 
@@ -250,18 +250,18 @@ def _ground(oracle: Oracle, s: TangentState) -> Ground:
         with occasionally(0):  # counted in the state
             return rows.scaled(oracle.exact_residuals(point)[0])
 
-    return Ground(rows, bounds, residuals, s.x, values, s.size)
+    return BasePoint(rows, bounds, residuals, s.x, values, s.size)
 
 
-def _kick(ground: Ground, s: TangentState, k: Float[Array, ""]) -> Vector:
+def _kick(base: BasePoint, s: TangentState, k: Float[Array, ""]) -> Vector:
     """A little in a random direction, where constraints are violated and show no way back.
 
     At a saddle of the violation, such as the centre of a sphere, steps grow from there; elsewhere they come back.
     """
-    rows, eps = ground.rows, ground.eps
-    violation = rows.violation(ground.values)
-    downhill = jnp.clip(-rows.backward(violation), *ground.bounds.around(s.x))
-    is_flat = ground.is_far & (square(downhill) <= 100 * eps * square(violation))
+    rows, eps = base.rows, base.eps
+    violation = rows.violation(base.values)
+    downhill = jnp.clip(-rows.backward(violation), *base.bounds.around(s.x))
+    is_flat = base.is_far & (square(downhill) <= 100 * eps * square(violation))
     direction = jax.random.normal(jax.random.fold_in(jax.random.key(0), k.astype(int)), s.x.shape, s.x.dtype)
     length = eps ** (1 / 3) * s.size / jnp.linalg.norm(direction)
     hidden = ~rows.alive & (jnp.abs(rows.violation(s.residuals)) > eps**0.5 * s.usual * s.size)
@@ -270,7 +270,7 @@ def _kick(ground: Ground, s: TangentState, k: Float[Array, ""]) -> Vector:
 
 def _verdict(
     s: TangentState,
-    trial: Along,
+    trial: TangentialStep,
     step: Vector,
     slope: Vector,
     change: Vector,

@@ -31,7 +31,7 @@ from lariax.methods._survey import (
 )
 from lariax.oracle import Batch, Look, Oracle, Parts, Vector, either, for_each
 from lariax.risk import is_numbered
-from lariax.tuned.averaging import averaged, with_look, with_spread
+from lariax.tuned.averaging import averaged, farther, reach, with_look, with_spread
 from lariax.tuned.averaging import is_kinked as averages_now
 from lariax.tuned.constants import (
     AT_LIMIT,
@@ -50,8 +50,8 @@ from lariax.tuned.constants import (
 from lariax.tuned.curvature import Measurement, first_curvature, is_kinked, noisy_slope, probe_direction, probe_length
 from lariax.tuned.filter import gain_at, running_mean, variance_of_mean
 from lariax.tuned.rates import interval_at
-from lariax.tuned.rule import FirstLook, Rule, RuleState, Step, row_state, violation
-from lariax.tuned.shape import ShapeInputs, diagonal, face_step, jacobian_norm, shape_at
+from lariax.tuned.rule import FirstLook, Rule, RuleState, Step, row_state
+from lariax.tuned.shape import ShapeInputs, diagonal, face_step, jacobian_norm, shape_at, violation
 from lariax.tuned.units import HessianEstimate
 
 
@@ -270,7 +270,7 @@ class TrackedLagrangian(AbstractMethod):
             least = jnp.where(rough, noisy_slope(jnp, max_gradient, gradient_noise) / size, 0)
             curvature = jnp.maximum(curvature, least)
         inputs = ShapeInputs.at_start(
-            oracle.inequality, curvature, max_gradient, gradient_noise, value_noise, oracle.batch_size
+            oracle.inequality, curvature, max_gradient, gradient_noise, value_noise, oracle.batch_size, rule.averages
         )
         first = FirstLook(
             curvature=curvature,
@@ -341,6 +341,7 @@ class TrackedLagrangian(AbstractMethod):
         s = rule.refreshed(s, shape, square(slope))
         if state.average is not None:
             ahead = state.average - state.x - rule.lengths(rule.in_force(s)).eta * state.gradient
+            ahead = ahead * farther(jnp, s.averaging, jnp.linalg.norm(ahead), rule.tiny)
             jumps = jumps_at(oracle, state.x, JUMP_STEPS * ahead, batches, s.weights)
             jumps = jnp.maximum(jumps, JUMPY_SAMPLES) if self.has_events else jumps
             s = s._replace(averaging=with_look(jnp, s.averaging, jumps))
@@ -378,7 +379,7 @@ class TrackedLagrangian(AbstractMethod):
         if state.average is None:
             return hessian_at(oracle, state.x, batches, s.weights, labels)
         step = rule.lengths(rule.in_force(s)).eta * state.gradient
-        span = jnp.linalg.norm(state.x - state.average) + jnp.linalg.norm(step)
+        span = jnp.maximum(jnp.linalg.norm(state.x - state.average), reach(jnp, s.averaging)) + jnp.linalg.norm(step)
         look = lambda at: lambda: hessian_at(oracle, state.x, batches, s.weights, labels, at)  # noqa: E731
         return jax.lax.cond(averages_now(s.averaging), look(span), look(None))
 

@@ -164,7 +164,7 @@ def _rule(equation: JaxprEqn) -> Hashable:
     params = equation.params
     try:
         derivative, numbers, zeros = params["jvp_jaxpr_fun"].call_wrapped(*(False for _ in equation.invars))
-    except (AttributeError, KeyError, TypeError):  # of a JAX that keeps it elsewhere
+    except (AttributeError, KeyError, TypeError, ValueError):  # of a JAX that keeps it elsewhere
         return object()
     if params["call_jaxpr"].consts or numbers:
         return object()

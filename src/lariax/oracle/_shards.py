@@ -28,7 +28,7 @@ SMALL = 4096
 
 @dataclass(frozen=True)
 class Shards:
-    """The way there and back. Hashable, as meshes are."""
+    """The way from a pytree to a vector on the same mesh, and back. Hashable, as meshes are."""
 
     mesh: Mesh
     axes: Axes  # of the mesh that some leaf is cut along, in the mesh's order

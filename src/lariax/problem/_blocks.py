@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from itertools import accumulate
 from pathlib import Path
+from threading import Lock
 from typing import Any, Protocol
 
 import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from lariax.utils import check_count, did_you_mean
+from lariax.utils import check_count, did_you_mean, needed_by
 
 READERS = 4  # threads that read the blocks of a window: one waits for the disk while another puts rows in their places
 
@@ -81,12 +82,8 @@ class _Table:
     """A file with columns."""
 
     def __init__(self, path: Path, columns: Sequence[str] | None):
-        try:
+        with needed_by(f"a {path.suffix} file"):
             polars: Any = importlib.import_module("polars")
-        except ImportError as error:
-            raise ImportError(
-                f"{path.suffix} files are read by polars, which is not there: pip install polars."
-            ) from error
         frame = getattr(polars, TABLES[path.suffix])(path)
         known = frame.collect_schema().names()
         for name in columns or ():
@@ -167,13 +164,14 @@ class Blocks:
         number = 0
         while number < len(windows) and skipped >= counts[number]:
             number, skipped = number + 1, skipped - counts[number]
-        with ThreadPoolExecutor(1, "lariax-window") as reader, ThreadPoolExecutor(READERS, "lariax-blocks") as readers:
+        reader, readers = ThreadPoolExecutor(1, "lariax-window"), ThreadPoolExecutor(READERS, "lariax-blocks")
 
-            def start(number: int) -> Future[PyTree] | None:
-                if number == len(windows):
-                    return None
-                return reader.submit(self._read, readers, windows[number], epoch, number)
+        def start(number: int) -> Future[PyTree] | None:
+            if number == len(windows):
+                return None
+            return reader.submit(self._read, readers, windows[number], epoch, number)
 
+        try:
             coming = start(number)
             while coming is not None:
                 rows = coming.result()
@@ -184,6 +182,9 @@ class Blocks:
                     self._place += 1
                     yield jax.tree.map(lambda leaf, batch=batch: leaf[batch], rows)
                 skipped = 0
+        finally:  # nobody waits for a window that nobody wants; at the exit of the process nobody could
+            reader.shutdown(wait=False)
+            readers.shutdown(wait=False)
 
     def _rows_of(self, window: np.ndarray) -> int:
         return sum(self._blocks[block][2] - self._blocks[block][1] for block in window)
@@ -192,19 +193,19 @@ class Blocks:
         """The rows of a window, mixed: every row is put where it belongs as it comes."""
         places = np.random.default_rng([self._seed, epoch, number]).permutation(self._rows_of(window))
         ends = list(accumulate((self._rows_of(window[i : i + 1]) for i in range(len(window))), initial=0))
-        mixed: PyTree = None
+        mixed, first_one = None, Lock()
 
         def put(i: int) -> None:
             nonlocal mixed
             piece, first, last = self._blocks[window[i]]
             found = self._pieces[piece].read(first, last)
-            if mixed is None:
-                mixed = jax.tree.map(lambda leaf: np.empty((len(places), *leaf.shape[1:]), leaf.dtype), found)
+            with first_one:  # says what a row looks like
+                if mixed is None:
+                    mixed = jax.tree.map(lambda leaf: np.empty((len(places), *leaf.shape[1:]), leaf.dtype), found)
             there = places[ends[i] : ends[i + 1]]
             jax.tree.map(lambda leaf, rows: leaf.__setitem__(there, rows), mixed, found)
 
-        put(0)  # says what a row looks like
-        for _ in readers.map(put, range(1, len(window))):
+        for _ in readers.map(put, range(len(window))):
             pass
         return mixed
 

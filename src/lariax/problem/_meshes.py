@@ -6,12 +6,13 @@ single samples and know of no mesh, so inside all axes are automatic: arrays are
 with automatic axes, which moves nothing, and answers go back to where x0 is.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 from math import prod
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,6 +21,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 
 Axes = tuple[str, ...]
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def is_sharded(leaf: Any) -> bool:
@@ -54,18 +57,42 @@ def _automatic(mesh: Mesh) -> Mesh:
     return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
 
 
-@contextmanager
-def automatic_axes() -> Iterator[None]:
-    """Within, the mesh that somebody has set (`jax.set_mesh`) has automatic axes."""
-    try:
-        mesh = jax.sharding.get_mesh()
-    except ValueError:  # inside jit, where it is too late
-        mesh = None
-    if mesh is None or mesh.empty or _is_automatic(mesh):
-        yield
-        return
-    with jax.set_mesh(_automatic(mesh)):
-        yield
+def automatic_axes(function: Callable[P, T]) -> Callable[P, T]:
+    """Within the function the mesh that somebody has set (`jax.set_mesh`) has automatic axes."""
+
+    @wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> T:
+        axes = jax.sharding.get_abstract_mesh().axis_types
+        if AxisType.Explicit not in axes:  # of no mesh, or within `shard_map`
+            return function(*args, **kwargs)
+        if any(map(_is_traced, jax.tree.leaves((args, kwargs)))):
+            return _traced(function, args, kwargs)
+        try:
+            mesh = jax.sharding.get_mesh()
+        except ValueError:  # inside jit, with nothing that is traced
+            return function(*args, **kwargs)
+        with jax.set_mesh(_automatic(mesh)):
+            return function(*args, **kwargs)
+
+    return called
+
+
+def _is_traced(leaf: Any) -> bool:
+    return isinstance(leaf, jax.core.Tracer)
+
+
+def _traced(function: Callable[..., T], args: Any, kwargs: Any) -> T:
+    """Inside vmap (of seeds along the mesh, say) and jit: what is traced has its axes in its type."""
+    own, others = eqx.partition((args, kwargs), _is_traced)
+    rest: list[Any] = []
+
+    def inside(own: PyTree) -> PyTree:
+        args, kwargs = eqx.combine(own, others)
+        found, other = eqx.partition(function(*args, **kwargs), eqx.is_array)
+        rest.append(other)
+        return found
+
+    return eqx.combine(jax.sharding.auto_axes(inside, out_sharding=PartitionSpec())(own), rest[0])
 
 
 def mesh_of(tree: PyTree) -> Mesh | None:

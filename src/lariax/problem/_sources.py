@@ -38,25 +38,26 @@ class AbstractSource(eqx.Module):
     (True, 1)
     """
 
-    from_host: eqx.AbstractClassVar[bool]
+    from_host: ClassVar[bool] = False
+    """Whether the host brings the samples while the compiled loop runs."""
 
     @abc.abstractmethod
     def draw(self, key: Key[Array, ""], iterations: Int[Array, " n"], count: int) -> PyTree:
         """Tickets for `count` samples in each of the iterations."""
 
-    @abc.abstractmethod
     def fetch(self, ticket: PyTree) -> PyTree:
-        """The samples of one iteration, stacked along a leading axis."""
+        """The samples of one iteration, stacked along a leading axis: the ticket itself, unless it only names them."""
+        return ticket
 
     @property
-    @abc.abstractmethod
     def rows_per_sample(self) -> int:
         """How many draws one sample counts for."""
+        return 1
 
     @property
-    @abc.abstractmethod
     def population_size(self) -> int | None:
         """N when the samples of one iteration are drawn from N rows *without* replacement, else None."""
+        return None
 
 
 class Distribution(AbstractSource):
@@ -84,8 +85,6 @@ class Distribution(AbstractSource):
     sampler: Callable[..., PyTree]
     weight: Callable[[PyTree], Array] | None = None
     log_density: Callable[[PyTree, PyTree], Array] | None = None
-
-    from_host: ClassVar[bool] = False
 
     def __check_init__(self) -> None:
         if not callable(self.sampler):
@@ -127,17 +126,6 @@ class Distribution(AbstractSource):
 
         return jax.vmap(one_iteration)(iterations)
 
-    def fetch(self, ticket: PyTree) -> PyTree:
-        return ticket
-
-    @property
-    def rows_per_sample(self) -> int:
-        return 1
-
-    @property
-    def population_size(self) -> int | None:
-        return None
-
 
 class Dataset(AbstractSource):
     """Rows of a pytree of arrays that share their first axis; one sample is one row of each array.
@@ -170,8 +158,6 @@ class Dataset(AbstractSource):
     arrays: PyTree[Array]
     epochs: bool = eqx.field(static=True)
     shards: RowShards | None = eqx.field(static=True, repr=False)  # how its rows are cut, on a mesh
-
-    from_host: ClassVar[bool] = False
 
     def __init__(self, arrays: PyTree, epochs: bool = False):
         self.arrays = _device_rows(arrays, "Dataset")
@@ -223,10 +209,6 @@ class Dataset(AbstractSource):
         return jax.tree.unflatten(structure, found(leaves, ticket))
 
     @property
-    def rows_per_sample(self) -> int:
-        return 1
-
-    @property
     def population_size(self) -> int | None:
         return len(self) if self.epochs else None
 
@@ -271,8 +253,6 @@ class Stratified(AbstractSource):
     starts: Int[Array, " groups"]
     sizes: Int[Array, " groups"]
 
-    from_host: ClassVar[bool] = False
-
     def __init__(self, arrays: PyTree, by: Any):
         self.arrays = _device_rows(arrays, "Stratified")
         labels = np.asarray(by)
@@ -302,10 +282,6 @@ class Stratified(AbstractSource):
     @property
     def rows_per_sample(self) -> int:
         return len(self.groups)
-
-    @property
-    def population_size(self) -> int | None:
-        return None
 
 
 def as_key(seed: Any) -> Key[Array, ""]:

@@ -121,17 +121,6 @@ class Stream(AbstractSource):
     def draw(self, key: Key[Array, ""], iterations: Int[Array, " n"], count: int) -> PyTree:
         raise NotImplementedError("the rows of a Stream are fed to the compiled loop by the host")
 
-    def fetch(self, ticket: PyTree) -> PyTree:
-        return ticket
-
-    @property
-    def rows_per_sample(self) -> int:
-        return 1
-
-    @property
-    def population_size(self) -> int | None:
-        return None
-
 
 class Batches(Iterator[PyTree]):
     """The batches of an iterable, once or again and again. Unlike a generator it survives an exception on the way."""

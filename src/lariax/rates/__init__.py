@@ -7,7 +7,19 @@ dist(grad f + J^T y, -N_X) and of ||c|| at the paper's output, a uniformly rando
 
 from lariax.rates._experiments import THEOREM, Experiment, Measured, experiments
 from lariax.rates._laboratory import measure
-from lariax.rates._pictures import draw
+from lariax.rates._pictures import check_can_draw, draw
 from lariax.rates._report import Finding, Report, Slope, slope
 
-__all__ = ["THEOREM", "Experiment", "Finding", "Measured", "Report", "Slope", "draw", "experiments", "measure", "slope"]
+__all__ = [
+    "THEOREM",
+    "Experiment",
+    "Finding",
+    "Measured",
+    "Report",
+    "Slope",
+    "check_can_draw",
+    "draw",
+    "experiments",
+    "measure",
+    "slope",
+]

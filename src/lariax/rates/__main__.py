@@ -6,7 +6,7 @@ from pathlib import Path
 
 import jax
 
-from lariax.rates import THEOREM, draw, measure
+from lariax.rates import THEOREM, check_can_draw, draw, measure
 
 jax.config.update("jax_enable_x64", True)
 
@@ -30,6 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     for name, least in (("seeds", 2), ("longest", 2_000), ("processes", 1)):
         if getattr(options, name) < least:
             parser.error(f"--{name} must be at least {least}, found {getattr(options, name)}")
+    check_can_draw()
     report = measure(
         options.cases or None,
         seeds=options.seeds,

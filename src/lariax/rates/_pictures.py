@@ -1,5 +1,6 @@
 """Pictures of a report: levels against K with the theorem's line, and the inside of the runs."""
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,13 @@ import numpy as np
 from lariax.rates._experiments import AFAR, FROM_ZERO, NO_STORM, PAPER, PULL, THEOREM, THEORY
 from lariax.rates._report import SHOWN, Report
 from lariax.rates._watch import MEASURES
+from lariax.utils import needed_by
+
+
+def check_can_draw() -> None:
+    """To be asked before a measurement that takes minutes."""
+    with needed_by("a picture of rates"):
+        importlib.import_module("matplotlib")
 
 
 def draw(report: Report, folder: Path) -> list[Path]:

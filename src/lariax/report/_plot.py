@@ -10,6 +10,7 @@ from lariax.loop import Result
 from lariax.report._panels import TIMES, Line, Panel, panels
 from lariax.report._words import short
 from lariax.runs import SavedRun, saved
+from lariax.utils import needed_by
 
 COLUMNS = 3
 
@@ -47,7 +48,8 @@ def plot(runs: Result | SavedRun | Sequence[SavedRun], against: str = "draws") -
 
 def _figure(**options: Any) -> Any:
     """A figure that a notebook shows by itself, without pyplot's list of open figures."""
-    from matplotlib.figure import Figure
+    with needed_by("plot()"):
+        from matplotlib.figure import Figure
 
     class NotebookFigure(Figure):
         def _repr_png_(self) -> bytes:

@@ -1,9 +1,9 @@
 """What several rivals share."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from lariax.methods import AbstractMethod, check_positive
 from lariax.oracle import Oracle, Vector
@@ -28,10 +28,13 @@ def check_deterministic(method: AbstractMethod, oracle: Oracle) -> None:
         )
 
 
-def check_constrained(method: AbstractMethod, oracle: Oracle) -> None:
-    """Refuse a problem without constraints."""
-    if not oracle.blocks:
-        raise ValueError(f"{type(method).__name__} needs a problem with constraints, found none.")
+class AbstractConstraintMethod(AbstractMethod):
+    """A method that is nothing without constraints."""
+
+    def prepare(self, oracle: Oracle, x: PyTree[Array], iterations: int | None = None) -> Self:
+        if not oracle.blocks:
+            raise ValueError(f"{type(self).__name__} needs a problem with constraints, found none.")
+        return self
 
 
 def decayed(size: Any, k: Float[Array, ""], power: Any) -> Array:
@@ -70,3 +73,7 @@ class InnerLoop(NamedTuple):
         """The place after one more iteration, and whether that one was the last of its inner loop."""
         ended = self.place + 1 >= length
         return InnerLoop(self.round + ended, jnp.where(ended, 0, self.place + 1)), ended
+
+    def step_size(self, first: Any, proximity: Any, dtype: Any) -> Array:
+        """1 / (1 / first + mu j / 2), for what (mu/2) ||x - z||^2 makes strongly convex."""
+        return 1 / (1 / first + 0.5 * proximity * self.place.astype(dtype))

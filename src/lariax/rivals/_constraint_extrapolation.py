@@ -5,11 +5,11 @@ from typing import ClassVar, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float
 
-from lariax.methods import AbstractMethod, Answer, Needs
-from lariax.oracle import Batch, Oracle, Vector
-from lariax.rivals._common import Averaged, InnerLoop, check_all_positive, check_constrained
+from lariax.methods import Answer, Needs
+from lariax.oracle import Batch, Oracle, Vector, either
+from lariax.rivals._common import AbstractConstraintMethod, Averaged, InnerLoop, check_all_positive
 from lariax.utils import check_count
 
 
@@ -23,7 +23,7 @@ class ExtrapolationState(NamedTuple):
     inner: InnerLoop
 
 
-class ConstraintExtrapolation(AbstractMethod):
+class ConstraintExtrapolation(AbstractConstraintMethod):
     """Constraint extrapolation (ConEx) in an inexact proximal-point loop, for random inequalities.
 
         outer:  the subproblem  min f + (mu/2) ||x - z||^2  subject to  r + (mu/2) ||x - z||^2 <= 0,  z its centre
@@ -67,10 +67,6 @@ class ConstraintExtrapolation(AbstractMethod):
         check_all_positive(self, "step_size", "dual_step", "proximity")
         check_count("inner_iterations", self.inner_iterations)
 
-    def prepare(self, oracle: Oracle, x: PyTree[Array], iterations: int | None = None) -> "ConstraintExtrapolation":
-        check_constrained(self, oracle)
-        return self
-
     def init(self, oracle: Oracle, point: Vector, batches: Batch) -> ExtrapolationState:
         values = oracle.join(oracle.residuals(point, batches.first, copy=1))
         return ExtrapolationState(point, point, values, 0 * values, point, Averaged.start(point), InnerLoop.start())
@@ -82,23 +78,23 @@ class ConstraintExtrapolation(AbstractMethod):
         multipliers = oracle.signed(state.multipliers + self.dual_step * (2 * linear - state.linear))
         pull = self.proximity * (1 + jnp.sum(jnp.where(oracle.inequality, multipliers, 0)))
         slope = oracle.look(state.x, batch).gradient(oracle.split(multipliers)) + pull * away
-        step_size = self._step_size(oracle, state.inner)
+        step_size = state.inner.step_size(self.step_size, self.proximity, oracle.dtype)
         x = oracle.prox(state.x - step_size * slope, step_size)
         average = state.average.add(x, state.inner.place + 1)
         inner, ended = state.inner.next(self.inner_iterations)
         going = ExtrapolationState(x, state.x, linear, multipliers, state.center, average, inner)
         done = average.point
         over = ExtrapolationState(done, done, linear, multipliers, done, Averaged.start(done), inner)
-        return jax.tree.map(lambda a, b: jnp.where(ended, a, b), over, going)
-
-    def _step_size(self, oracle: Oracle, inner: InnerLoop) -> Array:
-        return 1 / (1 / self.step_size + 0.5 * self.proximity * inner.place.astype(oracle.dtype))
+        return either(oracle, ~ended, going, over)
 
     def answer(self, oracle: Oracle, state: ExtrapolationState, k: Float[Array, ""]) -> Answer:
         return Answer(state.center, state.linear, state.multipliers)
 
     def observe(self, oracle: Oracle, state: ExtrapolationState, k: Float[Array, ""]) -> dict[str, Array]:
-        return {"step_size": self._step_size(oracle, state.inner), "outer": state.inner.round}
+        return {
+            "step_size": state.inner.step_size(self.step_size, self.proximity, oracle.dtype),
+            "outer": state.inner.round,
+        }
 
 
 def _linearised(oracle: Oracle, point: Vector, direction: Vector, batch: Batch) -> Float[Array, " m"]:

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from lariax.formulas import storm
-from lariax.methods import AbstractMethod, Answer, Needs, linear_system
+from lariax.methods import AbstractMethod, Answer, Needs, exact_stationarity, linear_system
 from lariax.oracle import Batch, Oracle, Vector
 from lariax.rivals._common import check_all_positive, decayed
 
@@ -85,10 +85,8 @@ class GradientTracking(AbstractMethod):
         return Answer(state.x, state.residual, state.multipliers)
 
     def observe(self, oracle: Oracle, state: TrackingState, k: Float[Array, ""]) -> dict[str, Array]:
-        _, transposed = oracle.exact_residuals(state.x)
-        slope = state.gradient + transposed(state.multipliers)
         return {
-            "stationarity": oracle.stationarity(state.x, slope),
+            "stationarity": exact_stationarity(oracle, state.x, state.gradient, state.multipliers),
             "step_size": decayed(self.step_size, k, 1 / 3),
             "momentum": jnp.minimum(1, decayed(self.momentum, k, 2 / 3)),
         }

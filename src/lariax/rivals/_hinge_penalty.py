@@ -3,12 +3,12 @@
 from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float
 
 from lariax.formulas import storm
-from lariax.methods import AbstractMethod, Answer, Needs
+from lariax.methods import Answer, Needs
 from lariax.oracle import Batch, Oracle, Vector
-from lariax.rivals._common import Averaged, check_all_positive, check_constrained, decayed
+from lariax.rivals._common import AbstractConstraintMethod, Averaged, check_all_positive, decayed
 
 
 def _exact_weights(oracle: Oracle, values: Float[Array, " m"], penalty: Array | float) -> Float[Array, " m"]:
@@ -23,7 +23,7 @@ class HingeState(NamedTuple):
     average: Averaged
 
 
-class HingePenalty(AbstractMethod):
+class HingePenalty(AbstractConstraintMethod):
     """A subgradient method on f + beta sum of max(r, 0), with constraint values that are tracked.
 
         x+ = P_X( x - eta_k (grad f(x, B) + beta sum over u_i > 0 of grad r_i(x, B)) )
@@ -56,10 +56,6 @@ class HingePenalty(AbstractMethod):
 
     def __check_init__(self) -> None:
         check_all_positive(self, "step_size", "penalty", "momentum")
-
-    def prepare(self, oracle: Oracle, x: PyTree[Array], iterations: int | None = None) -> "HingePenalty":
-        check_constrained(self, oracle)
-        return self
 
     def init(self, oracle: Oracle, point: Vector, batches: Batch) -> HingeState:
         values = oracle.join(oracle.residuals(point, batches.first, copy=1))

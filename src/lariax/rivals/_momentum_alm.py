@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from lariax.formulas import storm
-from lariax.methods import AbstractMethod, Answer, Needs
+from lariax.methods import AbstractMethod, Answer, Needs, exact_stationarity
 from lariax.oracle import Batch, Oracle, Vector, occasionally
 from lariax.rivals._common import check_all_positive, check_deterministic, decayed
 from lariax.utils import check_count
@@ -84,10 +84,9 @@ class MomentumALM(AbstractMethod):
         return Answer(state.x, state.constraints, state.multipliers + self.penalty * state.constraints)
 
     def observe(self, oracle: Oracle, state: MomentumState, k: Float[Array, ""]) -> dict[str, Array]:
-        _, transposed = oracle.exact_residuals(state.x)
-        slope = state.gradient + transposed(state.multipliers + self.penalty * state.constraints)
+        multipliers = state.multipliers + self.penalty * state.constraints
         return {
-            "stationarity": oracle.stationarity(state.x, slope),
+            "stationarity": exact_stationarity(oracle, state.x, state.gradient, multipliers),
             "step_size": self.step_size + 0 * k,
             "penalty": self.penalty + 0 * k,
         }
@@ -168,9 +167,8 @@ class RecursiveMomentumPenalty(AbstractMethod):
         return Answer(state.x, state.constraints, state.multipliers)
 
     def observe(self, oracle: Oracle, state: MomentumState, k: Float[Array, ""]) -> dict[str, Array]:
-        _, transposed = oracle.exact_residuals(state.x)
         return {
-            "stationarity": oracle.stationarity(state.x, state.gradient + transposed(state.multipliers)),
+            "stationarity": exact_stationarity(oracle, state.x, state.gradient, state.multipliers),
             "step_size": decayed(self.step_size, k, 1 / 3),
             "penalty": decayed(self.penalty, k, -1 / 3),
             "momentum": jnp.minimum(1, decayed(self.momentum, k, 2 / 3)),

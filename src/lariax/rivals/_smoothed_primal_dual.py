@@ -6,7 +6,7 @@ import equinox as eqx
 from jaxtyping import Array, Float, PyTree
 
 from lariax.formulas import storm
-from lariax.methods import AbstractMethod, Answer, Needs, linear_system
+from lariax.methods import AbstractMethod, Answer, Needs, exact_stationarity, linear_system
 from lariax.oracle import Batch, Oracle, Vector
 from lariax.rivals._common import check_all_positive, decayed
 
@@ -89,10 +89,8 @@ class SmoothedPrimalDual(AbstractMethod):
 
     def observe(self, oracle: Oracle, state: SmoothedState, k: Float[Array, ""]) -> dict[str, Array]:
         power = 1 / 3 if self.variance_reduced else 1 / 2
-        _, transposed = oracle.exact_residuals(state.x)
-        slope = state.gradient + transposed(state.multipliers)
         return {
-            "stationarity": oracle.stationarity(state.x, slope),
+            "stationarity": exact_stationarity(oracle, state.x, state.gradient, state.multipliers),
             "step_size": decayed(self.step_size, k, power),
             "penalty": self.penalty + 0 * k,
         }

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from lariax.methods import AbstractMethod, Answer, Needs, linear_system
+from lariax.methods import AbstractMethod, Answer, Needs, exact_stationarity, linear_system
 from lariax.oracle import Batch, Oracle, Vector, occasionally
 from lariax.rivals._common import InnerLoop, check_all_positive
 from lariax.utils import check_count
@@ -94,10 +94,8 @@ class SpiderADMM(AbstractMethod):
         return Answer(state.x, state.residual, state.multipliers)
 
     def observe(self, oracle: Oracle, state: SpiderState, k: Float[Array, ""]) -> dict[str, Array]:
-        _, transposed = oracle.exact_residuals(state.x)
-        slope = state.gradient + transposed(state.multipliers)
         return {
-            "stationarity": oracle.stationarity(state.x, slope),
+            "stationarity": exact_stationarity(oracle, state.x, state.gradient, state.multipliers),
             "step_size": self.step_size + 0 * k,
             "penalty": self.penalty + 0 * k,
         }

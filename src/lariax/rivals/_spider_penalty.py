@@ -5,11 +5,11 @@ from typing import ClassVar, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float
 
-from lariax.methods import AbstractMethod, Answer, Needs
+from lariax.methods import Answer, Needs
 from lariax.oracle import Batch, Oracle, Vector, occasionally
-from lariax.rivals._common import Averaged, InnerLoop, check_all_positive, check_constrained, decayed
+from lariax.rivals._common import AbstractConstraintMethod, Averaged, InnerLoop, check_all_positive, decayed
 from lariax.utils import check_count
 
 
@@ -21,7 +21,7 @@ class SpiderPenaltyState(NamedTuple):
     inner: InnerLoop
 
 
-class SpiderPenalty(AbstractMethod):
+class SpiderPenalty(AbstractConstraintMethod):
     """A subgradient method on f + beta sum of h(r), h being max(r, 0) rounded over `width`, with constraint values by
     SPIDER.
 
@@ -64,10 +64,6 @@ class SpiderPenalty(AbstractMethod):
         check_all_positive(self, "step_size", "penalty", "width")
         check_count("refresh_batches", self.refresh_batches)
         check_count("epoch", self.epoch)
-
-    def prepare(self, oracle: Oracle, x: PyTree[Array], iterations: int | None = None) -> "SpiderPenalty":
-        check_constrained(self, oracle)
-        return self
 
     def init(self, oracle: Oracle, point: Vector, batches: Batch) -> SpiderPenaltyState:
         values = oracle.join(oracle.residuals(point, batches.first, copy=1))

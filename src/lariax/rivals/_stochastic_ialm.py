@@ -3,12 +3,12 @@
 from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float
 
 from lariax.formulas import storm
-from lariax.methods import AbstractMethod, Answer, Needs
+from lariax.methods import Answer, Needs
 from lariax.oracle import Batch, Oracle, Vector
-from lariax.rivals._common import InnerLoop, check_all_positive, check_constrained, decayed
+from lariax.rivals._common import AbstractConstraintMethod, InnerLoop, check_all_positive, decayed
 
 
 class InexactState(NamedTuple):
@@ -19,7 +19,7 @@ class InexactState(NamedTuple):
     inner: InnerLoop
 
 
-class StochasticIALM(AbstractMethod):
+class StochasticIALM(AbstractConstraintMethod):
     """Stoc-iALM: every outer iteration minimises the augmented Lagrangian roughly, by STORM steps, then moves the
     multipliers and raises the penalty.
 
@@ -59,10 +59,6 @@ class StochasticIALM(AbstractMethod):
 
     def __check_init__(self) -> None:
         check_all_positive(self, "step_size", "penalty", "growth", "inner_iterations", or_zero=("dual_bound",))
-
-    def prepare(self, oracle: Oracle, x: PyTree[Array], iterations: int | None = None) -> "StochasticIALM":
-        check_constrained(self, oracle)
-        return self
 
     def _scaled(self, size: float | Array, inner: InnerLoop) -> Array:
         return size * jnp.asarray(self.growth) ** inner.round.astype(jnp.result_type(self.growth))

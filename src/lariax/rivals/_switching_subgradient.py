@@ -3,13 +3,12 @@
 from typing import ClassVar, NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float
 
-from lariax.methods import AbstractMethod, Answer, Needs
-from lariax.oracle import Batch, Oracle, Vector
-from lariax.rivals._common import Averaged, InnerLoop, check_all_positive, check_constrained, decayed
+from lariax.methods import Answer, Needs
+from lariax.oracle import Batch, Oracle, Vector, either
+from lariax.rivals._common import AbstractConstraintMethod, Averaged, InnerLoop, check_all_positive, decayed
 from lariax.utils import check_count
 
 
@@ -57,7 +56,7 @@ class SwitchingState(NamedTuple):
     average: Averaged  # of the points at which the objective had its turn
 
 
-class SwitchingSubgradient(AbstractMethod):
+class SwitchingSubgradient(AbstractConstraintMethod):
     """The switching subgradient method: a step on the objective where the constraints hold, else one on the row that is
     violated most.
 
@@ -91,10 +90,6 @@ class SwitchingSubgradient(AbstractMethod):
     def __check_init__(self) -> None:
         check_all_positive(self, "step_size", or_zero=("tolerance",))
 
-    def prepare(self, oracle: Oracle, x: PyTree[Array], iterations: int | None = None) -> "SwitchingSubgradient":
-        check_constrained(self, oracle)
-        return self
-
     def init(self, oracle: Oracle, point: Vector, batches: Batch) -> SwitchingState:
         values = oracle.join(oracle.residuals(point, batches.first, copy=1))
         return SwitchingState(point, Switch.start(values), Averaged.start(point))
@@ -124,7 +119,7 @@ class RegularizedState(NamedTuple):
     inner: InnerLoop
 
 
-class RegularizedSubgradient(AbstractMethod):
+class RegularizedSubgradient(AbstractConstraintMethod):
     """The quadratically regularised subgradient method: a proximal-point loop whose subproblems are solved by switching
     subgradients.
 
@@ -163,10 +158,6 @@ class RegularizedSubgradient(AbstractMethod):
         check_all_positive(self, "step_size", "proximity", or_zero=("tolerance",))
         check_count("inner_iterations", self.inner_iterations)
 
-    def prepare(self, oracle: Oracle, x: PyTree[Array], iterations: int | None = None) -> "RegularizedSubgradient":
-        check_constrained(self, oracle)
-        return self
-
     def init(self, oracle: Oracle, point: Vector, batches: Batch) -> RegularizedState:
         values = oracle.join(oracle.residuals(point, batches.first, copy=1))
         return RegularizedState(
@@ -175,7 +166,7 @@ class RegularizedSubgradient(AbstractMethod):
 
     def step(self, oracle: Oracle, state: RegularizedState, k: Float[Array, ""], batch: Batch) -> RegularizedState:
         j = state.inner.place.astype(oracle.dtype)
-        away, step_size = state.x - state.center, self._step_size(oracle, state.inner)
+        away, step_size = state.x - state.center, state.inner.step_size(self.step_size, self.proximity, oracle.dtype)
         bump = 0.5 * self.proximity * (away @ away)
         rates = decayed(1.0, j, 1 / 2), 2 / (j + 2)
         tolerance = decayed(self.tolerance, j, 1 / 2)
@@ -188,13 +179,13 @@ class RegularizedSubgradient(AbstractMethod):
         over = RegularizedState(
             done, Switch.start(switch.values), Averaged.start(done), done, switch.multipliers, inner
         )
-        return jax.tree.map(lambda a, b: jnp.where(ended, a, b), over, going)
-
-    def _step_size(self, oracle: Oracle, inner: InnerLoop) -> Array:
-        return 1 / (1 / self.step_size + 0.5 * self.proximity * inner.place.astype(oracle.dtype))
+        return either(oracle, ~ended, going, over)
 
     def answer(self, oracle: Oracle, state: RegularizedState, k: Float[Array, ""]) -> Answer:
         return Answer(state.center, state.switch.values, state.multipliers)
 
     def observe(self, oracle: Oracle, state: RegularizedState, k: Float[Array, ""]) -> dict[str, Array]:
-        return {"step_size": self._step_size(oracle, state.inner), "outer": state.inner.round}
+        return {
+            "step_size": state.inner.step_size(self.step_size, self.proximity, oracle.dtype),
+            "outer": state.inner.round,
+        }

@@ -14,6 +14,7 @@ from lariax.loop import Result, solve
 from lariax.methods import AbstractMethod
 from lariax.problem import AbstractConstraint, AbstractSource, AtLeast, AtMost, Equal, Linear, Problem
 from lariax.sets import AbstractSet, Box
+from lariax.utils import helped_by
 
 EXACT_ITERATIONS = 16_000
 """The most for a problem in which nothing is random: it usually ends long before, by its tolerance,"""
@@ -30,6 +31,7 @@ RELATIVE = {64: 1e-6, 32: 1e-3}
 """The default tolerance, by the precision of x."""
 
 
+@helped_by("scipy")
 def minimize(
     fun: Callable[..., Array],
     x0: PyTree,

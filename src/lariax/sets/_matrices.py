@@ -56,7 +56,22 @@ class PSDCone(AbstractMatrixSet):
         return f"PSDCone holds square matrices, but x has shape {(rows, columns)}: give a square x."
 
 
-class SpectralBall(AbstractMatrixSet):
+class AbstractSingularValueBall(AbstractMatrixSet):
+    """Matrices with a norm of their singular values of at most `radius`."""
+
+    radius: Converted = eqx.field(converter=jnp.asarray)
+
+    def __check_init__(self) -> None:
+        require_positive(self, "radius", self.radius)
+
+    def _scale(self, array: Array) -> Array:
+        return cast(self.radius, array) * max(array.shape) ** 0.5
+
+    def _shape_mismatch(self, rows: int, columns: int) -> str | None:
+        return None
+
+
+class SpectralBall(AbstractSingularValueBall):
     """{X : largest singular value <= radius}.
 
     The projection clips the singular values. With U, V the singular vectors of those equal to the radius, the
@@ -72,11 +87,6 @@ class SpectralBall(AbstractMatrixSet):
      [0.  0.5]]
     """
 
-    radius: Converted = eqx.field(converter=jnp.asarray)
-
-    def __check_init__(self) -> None:
-        require_positive(self, "radius", self.radius)
-
     def _project(self, array: Array) -> Array:
         radius = cast(self.radius, array)
         left, sizes, right = jnp.linalg.svd(array, full_matrices=False)
@@ -90,14 +100,8 @@ class SpectralBall(AbstractMatrixSet):
         inner, turn = jnp.linalg.eigh(_symmetric(matmul(left.T, matmul(direction, right.T))))
         return matmul(left, matmul(_compose(turn, jnp.maximum(inner, 0)), right))
 
-    def _scale(self, array: Array) -> Array:
-        return cast(self.radius, array) * max(array.shape) ** 0.5
 
-    def _shape_mismatch(self, rows: int, columns: int) -> str | None:
-        return None
-
-
-class NuclearBall(AbstractMatrixSet):
+class NuclearBall(AbstractSingularValueBall):
     """{X : sum of the singular values <= radius}.
 
     The projection soft-thresholds the singular values at the level that makes their sum equal to the radius.
@@ -114,11 +118,6 @@ class NuclearBall(AbstractMatrixSet):
      [0. 1.]]
     """
 
-    radius: Converted = eqx.field(converter=jnp.asarray)
-
-    def __check_init__(self) -> None:
-        require_positive(self, "radius", self.radius)
-
     def _project(self, array: Array) -> Array:
         radius = cast(self.radius, array)
         left, sizes, right = jnp.linalg.svd(array, full_matrices=False)
@@ -130,12 +129,6 @@ class NuclearBall(AbstractMatrixSet):
         normal = nearest(jnp.maximum(level(values, 0, rigid), 0))
         size = jnp.sum(jnp.linalg.svdvals(array))
         return jnp.where(size >= cast(self.radius, array) - allow(self._scale(array)), normal, 0)
-
-    def _scale(self, array: Array) -> Array:
-        return cast(self.radius, array) * max(array.shape) ** 0.5
-
-    def _shape_mismatch(self, rows: int, columns: int) -> str | None:
-        return None
 
 
 def _symmetric(matrix: Array) -> Array:

@@ -6,10 +6,12 @@ model.fit(X, y, sensitive_features=people[["sex"]])
 print(model.status_, model.certificate_)
 """
 
-from lariax.sklearn._classifier import ConstrainedClassifier, NeymanPearsonClassifier, PromiseError
-from lariax.sklearn._constraints import at_least, at_most, between, decreasing, each, gap, increasing, ratio
-from lariax.sklearn._regressor import ConstrainedRegressor
-from lariax.utils import LariaxWarning
+from lariax.utils import LariaxWarning, needed_by
+
+with needed_by("lariax.sklearn"):
+    from lariax.sklearn._classifier import ConstrainedClassifier, NeymanPearsonClassifier, PromiseError
+    from lariax.sklearn._constraints import at_least, at_most, between, decreasing, each, gap, increasing, ratio
+    from lariax.sklearn._regressor import ConstrainedRegressor
 
 __all__ = [
     "ConstrainedClassifier",

@@ -7,6 +7,7 @@ from typing import Any
 from lariax.sklearn._exact import Count, difference, lower, upper
 from lariax.sklearn._promise import Tested, row_shown
 from lariax.sklearn._rates import Plan
+from lariax.utils import needed_by
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,8 @@ class RateCertificate:
 
     def to_frame(self) -> Any:
         """A pandas frame, one row a rate."""
-        import pandas as pd
+        with needed_by("to_frame()"):
+            import pandas as pd
 
         head = ("constraint", "rate", "group", "label")
         records = [

@@ -20,7 +20,8 @@ SAFEST, LEAST, STEP = 10.0, -1.0, 0.05
 
 DEAREST, NEAR = 2.0, 5.0
 """Candidates that cost more than so many times the cheapest one that meets the bounds, or misses them by so many
-standard errors, are not taken for the sake of a promise: to accept everybody keeps many a bound, and is of no use."""
+standard errors, and are nearer to a constant decision's cost than to its, are not taken for the sake of a promise: to
+accept everybody keeps many a bound, and is of no use."""
 
 MOST_THRESHOLDS = 800
 
@@ -183,15 +184,17 @@ class JudgedModels:
         losses: Callable[[float, float], np.ndarray] | None = None,
         near_own: bool = True,
         level: float = 0.0,
+        constants: Sequence[float] = (),
     ):
         """`places`: the models of the sweeps (None: one after another); `level`: the margin at which orders are
-        compared."""
+        compared; `constants`: the costs of deciding for one class always."""
         names = range(len(sweeps)) if places is None else places
         self.margin, self.cost = np.concatenate(margins), np.concatenate([one.cost for one in sweeps])
         self.shift = np.concatenate([one.shifts for one in sweeps])
         self.model = np.concatenate([np.full(len(one.shifts), i) for i, one in zip(names, sweeps, strict=True)])
-        near = self.cost[self.margin >= min(-NEAR, float(self.margin.max()))]
-        affordable = self.cost <= dearest * max(float(near.min()), 1e-300) + 1e-9
+        near = max(float(self.cost[self.margin >= min(-NEAR, float(self.margin.max()))].min()), 1e-300)
+        useless = min(constants, default=near)
+        affordable = self.cost <= max(dearest * near, (near + useless) / 2) + 1e-9
         self.margin = np.where(affordable, self.margin, -np.inf)
         self.safest = float(self.margin.max())
         self.cheapest = np.lexsort((np.abs(self.shift), -self.margin, self.cost))

@@ -14,7 +14,7 @@ from lariax.sklearn._batches import CheckedRows, columns_of, joined
 from lariax.sklearn._certificate import RateCertificate, certificate_of
 from lariax.sklearn._choose import decided, probabilities
 from lariax.sklearn._constraints import Limit, at_most, checked
-from lariax.sklearn._groups import Columns
+from lariax.sklearn._groups import Columns, missing
 from lariax.sklearn._linear import LinearTrainer, one_thread
 from lariax.sklearn._pool import Asked, Trainer
 from lariax.sklearn._promise import Outcome, settled
@@ -29,6 +29,12 @@ LEFT_BEHIND = "a model leaves its rows behind when it is pickled: fit it again t
 def check_hidden(hidden: Any) -> None:
     if not isinstance(hidden, tuple | list) or not all(is_number(width, int) and width > 0 for width in hidden):
         raise ValueError(f"hidden takes the widths of the hidden layers, such as (64, 32), found {hidden!r}.")
+
+
+def _check_classes(y: np.ndarray) -> None:
+    if y.dtype == object and missing(y):
+        raise ValueError("y has missing values. Drop these rows.")
+    check_classification_targets(y)
 
 
 class PromiseError(RuntimeError):
@@ -78,7 +84,7 @@ class _Classifier(ClassifierMixin, BaseEstimator):
         limits = self._checked()
         frame = X
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64)
-        check_classification_targets(y)
+        _check_classes(y)
         weight = None if sample_weight is None else _check_sample_weight(sample_weight, X, ensure_non_negative=True)
         self.__dict__.pop("_batches", None)
         return self._fitted(limits, X, y, weight, sensitive_features, frame)
@@ -99,7 +105,7 @@ class _Classifier(ClassifierMixin, BaseEstimator):
         limits, frame = self._checked(), X
         batches = getattr(self, "_batches", [])
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, reset=not batches)
-        check_classification_targets(y)
+        _check_classes(y)
         weight = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
         columns = columns_of(limits, Columns(sensitive_features, frame, y))
         rows = joined([*batches, CheckedRows(X, y, weight, columns)])
@@ -181,7 +187,7 @@ class _Classifier(ClassifierMixin, BaseEstimator):
         trainer = self._trainer(random)
         self._seen = FittedData(rows, plan, trainer, asked)
         with one_thread():
-            outcome = settled(rows, plan, trainer, asked, random)
+            outcome = settled(rows, plan, trainer, asked, random, self._tell)
         self._take(outcome, plan)
         return self
 
@@ -210,10 +216,14 @@ class _Classifier(ClassifierMixin, BaseEstimator):
             **{name: np.stack([model.values[numbers] for model in outcome.models]) for name, numbers in at.items()},
         }
         self.n_iter_ = max(1, sum(model.iterations for model in outcome.models))
-        if outcome.status in ("not_shown", "out_of_reach"):
-            if self.raise_on_failure:
-                raise PromiseError(outcome.message)
-            warn(outcome.message)
+        if outcome.status in ("not_shown", "out_of_reach") and not outcome.told:
+            self._tell(outcome.message)
+
+    def _tell(self, message: str) -> None:
+        """That there is no promise."""
+        if self.raise_on_failure:
+            raise PromiseError(message)
+        warn(message)
 
     def _part(self, linear: str, network: str, name: str) -> Any:
         check_is_fitted(self, "status_")

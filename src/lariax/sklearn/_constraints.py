@@ -29,6 +29,11 @@ RATES = (
 ERRORS = ("mean_error", "absolute_error", "squared_error", "coverage")
 """Means of a regressor: of prediction - y, its size, its square; and the share of rows with y up to the prediction."""
 
+POSITIVE = ("absolute_error", "squared_error")
+
+OPPOSITE = {"miss": "recall", "error": "accuracy"}
+"""Rates that are 1 less another."""
+
 LABELLED = frozenset(RATES) - {"error", "accuracy"}
 """Rates of one class: of `label=`, by default of the second class of two, or of each class of several."""
 
@@ -206,9 +211,10 @@ def checked(constraints: Any, rates: Sequence[str] = RATES, others: Sequence[str
             continue
         if rate not in rates:
             hint, known = did_you_mean(rate, (*rates, *others)), ", ".join((*rates, *others))
+            answer = "decision" if rates is RATES else "prediction"
             raise ValueError(
                 f"there is no rate {rate!r}. {hint}The rates are {known}; one of your own is SciPy's "
-                "NonlinearConstraint(fun, low, high) with fun(y, decision)."
+                f"NonlinearConstraint(fun, low, high) with fun(y, {answer})."
             )
         several = list(limits) if isinstance(limits, list | tuple) else [limits]
         for number, limit in enumerate(several, 1):
@@ -231,23 +237,25 @@ def _check_limit(rate: str, limit: Any, is_share: bool) -> None:
         raise ValueError(
             f"constraints[{rate!r}]: a bound is a share between 0 and 1, found {inner.bound!r}: nothing can meet it."
         )
+    if inner.bound < 0 and (isinstance(inner, gap) or (rate in POSITIVE and isinstance(inner, at_most))):
+        raise ValueError(f"constraints[{rate!r}]: a bound below 0, found {inner.bound!r}: nothing can meet it.")
     if inner.given is not None and not isinstance(inner.given, Mapping):
         raise TypeError(f"constraints[{rate!r}]: given= takes a dict such as {{'y': 1}}, found {inner.given!r}.")
 
 
 def _check_contradictions(found: Mapping[str, tuple[str, Limit]]) -> None:
-    """Refuse what nothing can meet: a rate that is to be at least more than it may be at most."""
-    opposite = {"recall": "miss", "miss": "recall", "error": "accuracy", "accuracy": "error"}
+    """Refuse what nothing can meet: a mean that is to be at least more than it may be at most."""
     ends: dict[Any, list[tuple[float, str]]] = {}
     for name, (rate, limit) in found.items():
-        if not isinstance(limit, at_least | at_most):
+        inner = limit.limit if isinstance(limit, each) else limit
+        if not isinstance(inner, at_least | at_most):
             continue
-        low, high = (limit.bound, 1.0) if isinstance(limit, at_least) else (0.0, limit.bound)
+        low, high = (inner.bound, np.inf) if isinstance(inner, at_least) else (-np.inf, inner.bound)
         about = "selection_rate" if rate == "coverage" else rate
-        if rate in ("miss", "error"):
-            about, low, high = opposite[rate], 1 - high, 1 - low
-        key = (about, str(limit.given), str(limit.label))
-        ends.setdefault((*key, "low"), []).append((low, name))
+        if rate in OPPOSITE:
+            about, low, high = OPPOSITE[rate], 1 - high, 1 - low
+        key = (about, str(inner.given), str(inner.label))
+        ends.setdefault((*key, "low"), []).append((low, name))  # what holds in each group holds for all together
         ends.setdefault((*key, "high"), []).append((high, name))
         (floor, below), (ceiling, above) = max(ends[(*key, "low")]), min(ends[(*key, "high")])
         if floor > ceiling + 1e-12:

@@ -9,6 +9,8 @@ from lariax.sklearn._constraints import By
 from lariax.utils import did_you_mean
 
 MOST_GROUPS = 64
+MOST_TOLD = 10  # values of a column, in a message
+UNCUT = " Cross-validation does not cut a dict into folds: give a frame."
 
 
 class Columns:
@@ -24,7 +26,7 @@ class Columns:
             if values.shape != (self._rows,):
                 raise ValueError(
                     f"sensitive_features must have one value a row, {self._rows} in all, found a shape of "
-                    f"{values.shape} (column {name!r})."
+                    f"{values.shape} (column {name!r}).{UNCUT if isinstance(sensitive, Mapping) else ''}"
                 )
             self._columns[name] = values
             if name is None:
@@ -45,23 +47,37 @@ class Columns:
                 f"{', '.join(map(repr, known))}. Give it to fit as sensitive_features= (a frame, a dict of columns, or "
                 "one column), or have it in X."
             )
-        if values.dtype.kind in "fO" and _missing(values):
+        if values.dtype.kind in "fO" and missing(values):
             raise ValueError(f"column {name!r}, which tells groups apart, has missing values. Fill or drop them.")
         return values
+
+    def _levels(self, name: str | int) -> np.ndarray:
+        values = self[name]
+        return np.unique(values.astype(str) if values.dtype == object else values)
 
     def subset(self, given: Mapping[str, Any] | None) -> tuple[str, np.ndarray]:
         """The rows where each column has the value, or one of the values, that is given."""
         mask, words = np.ones(self._rows, bool), []
         for name, value in (given or {}).items():
             values = list(value) if isinstance(value, list | tuple | set | frozenset | np.ndarray) else [value]
-            mask = mask & np.isin(self[name], values)
+            own = np.isin(self[name], values)
+            if not own.any():
+                known = [str(one) for one in self._levels(name)]
+                hints = " ".join(did_you_mean(one, known) for one in values).strip()
+                raise ValueError(
+                    f"given={{{name!r}: {value!r}}}: no row has it. {hints}{' ' if hints else ''}There are "
+                    f"{', '.join(known[:MOST_TOLD])}{', ...' if len(known) > MOST_TOLD else ''}."
+                )
+            mask = mask & own
             words.append(f"{name}={'|'.join(map(str, values))}")
         return ", ".join(words), mask
 
     def groups(self, by: By) -> Iterator[tuple[str, np.ndarray]]:
         """Each group's name and rows."""
         names = tuple(by) if isinstance(by, tuple | list) else (by,)
-        levels = [np.unique(self[name].astype(str) if self[name].dtype == object else self[name]) for name in names]
+        if not names:
+            raise ValueError("by=() names no column: nothing tells groups apart.")
+        levels = [self._levels(name) for name in names]
         count = int(np.prod([len(level) for level in levels]))
         if count > MOST_GROUPS:
             raise ValueError(
@@ -98,5 +114,8 @@ def _named(sensitive: Any) -> Iterator[tuple[Any, Any]]:
             yield None, values.reshape(len(values)) if values.ndim == 2 else values
 
 
-def _missing(values: np.ndarray) -> bool:
-    return any(value is None or value != value for value in values)
+def missing(values: np.ndarray) -> bool:
+    """Whether there is a None, NaN, NaT, or pandas' NA, whose comparison with itself is no bool."""
+    return any(
+        value is None or not isinstance(differs := value != value, bool | np.bool_) or differs for value in values
+    )

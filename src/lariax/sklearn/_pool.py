@@ -137,7 +137,8 @@ def judged_on(
     near_own = asked.objective == "error"  # of misses alone, the own threshold is not the best
     level = float(ndtri(asked.confidence))
     judged = [margins(plan, one.rates, sizes) for one in sweeps]
-    return JudgedModels(sweeps, judged, places, losses=losses, near_own=near_own, level=level)
+    constants = cost.sum(axis=0)[: 1 if asked.objective == "miss" else None].tolist()  # to miss nobody costs nothing
+    return JudgedModels(sweeps, judged, places, losses=losses, near_own=near_own, level=level, constants=constants)
 
 
 def scores_at(scores: Sequence[np.ndarray], place: float) -> np.ndarray:

@@ -205,12 +205,9 @@ def rows_of(name: str, limit: Any, numbers: range) -> Iterator[Row]:
 def _check_defined(base: Base, y: np.ndarray, classes: Sequence[Any]) -> None:
     where = f" of the group {base.group}" if base.group else ""
     parts = base.parts(y)
-    if base.rate == "precision":
-        if base.mask.any():
-            return
-        raise ValueError(f"there are no rows{where}: its precision is not defined.")
-    if not np.any(base.mask * parts.v0):
-        kind = {"recall": "with", "miss": "with", "false_alarm": "other than"}.get(base.rate)
+    counted = y == base.label if base.rate == "precision" else parts.v0
+    if not np.any(base.mask * counted):
+        kind = {"recall": "with", "miss": "with", "precision": "with", "false_alarm": "other than"}.get(base.rate)
         about = f" {kind} y = {classes[base.label]!r}" if kind else ""
         raise ValueError(
             f"there are no rows{where}{about}: {base.rate} is not defined there. Join groups, or leave this constraint "

@@ -107,6 +107,7 @@ def restrictions(constraints: Mapping[str, Any] | None, names: Sequence[Any]) ->
 
     for name, limits in (constraints or {}).items():
         for limit in limits if isinstance(limits, list) else [limits]:
+            _check_width(name, limit, d)
             if isinstance(limit, scipy.optimize.Bounds):
                 low, high = np.maximum(low, limit.lb), np.minimum(high, limit.ub)
             elif isinstance(limit, scipy.optimize.LinearConstraint | scipy.optimize.NonlinearConstraint):
@@ -131,6 +132,17 @@ def restrictions(constraints: Mapping[str, Any] | None, names: Sequence[Any]) ->
             f"constraints on coefficients contradict each other for {names[int(np.argmax(low > high))]!r}."
         )
     return Restrictions(low, high, tuple(others))
+
+
+def _check_width(name: str, limit: Any, features: int) -> None:
+    widths = []
+    if isinstance(limit, scipy.optimize.Bounds):
+        widths = [np.size(end) for end in (limit.lb, limit.ub) if np.size(end) != 1]
+    elif isinstance(limit, scipy.optimize.LinearConstraint):
+        widths = [np.shape(np.atleast_2d(limit.A))[1]]
+    for width in widths:
+        if width != features:
+            raise ValueError(f"constraints[{name!r}] is on {width} coefficients, and X has {features} features.")
 
 
 def _number(feature: Any, names: Sequence[Any]) -> int:

@@ -1,6 +1,7 @@
 """A regressor that keeps a bound."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -16,10 +17,11 @@ from lariax.sklearn._classifier import LEFT_BEHIND, PromiseError, check_hidden
 from lariax.sklearn._constraints import ERRORS, Limit, OnRows, checked, on_rows
 from lariax.sklearn._exact import Count
 from lariax.sklearn._fitted import Fitted
+from lariax.sklearn._foreseen import Shortfall, too_few
 from lariax.sklearn._groups import Columns
 from lariax.sklearn._linear import LinearTrainer, one_thread
 from lariax.sklearn._means import apart, cross_fitted, part_of, price_of_means, shifted, targets_of
-from lariax.sklearn._promise import FEW, FEWEST, FIRST, KEPT, STATUSES, Tested, needed_rows, row_shown, start_of
+from lariax.sklearn._promise import FEW, FIRST, KEPT, STATUSES, Tested, needed_rows, row_shown, start_of
 from lariax.sklearn._rates import Plan
 from lariax.sklearn._regression import (
     OTHERS,
@@ -135,7 +137,7 @@ class ConstrainedRegressor(RegressorMixin, BaseEstimator):
         check_hidden(self.hidden)
         if not (is_number(self.alpha) and self.alpha >= 0):
             raise ValueError(f"alpha must be at least 0, found {self.alpha!r}.")
-        means = checked(self.constraints, ERRORS, self._on_coefficients())
+        means = checked(self.constraints, ERRORS, tuple(dict.fromkeys((*OTHERS, *self._on_coefficients()))))
         functions = [name for name, (_, limit) in means.items() if isinstance(limit, OnRows)]
         if self.hidden and (functions or self._on_coefficients()):
             name = [*functions, *self._on_coefficients()][0]
@@ -170,13 +172,17 @@ class ConstrainedRegressor(RegressorMixin, BaseEstimator):
             bound = "met" if model.converged else "out_of_reach"
             status = bound if problem.restricted else "unconstrained"
             self._take(plan, model, status, [model], Tested([], n, False))
-        elif self.promise == "training" or n < FEWEST:
-            self._on_training_rows(problem, short=self.promise != "training")
+            return
+        shortfall = None if self.promise == "training" else _shortfall(plan, n, kept, 1 - self.confidence)
+        if shortfall is not None:
+            self._tell(shortfall.message)  # before anything is trained
+        if self.promise == "training" or shortfall is not None:
+            self._on_training_rows(problem, shortfall)
         else:
             shuffled = random.permutation(n)
             self._on_kept_rows(problem, np.sort(shuffled[kept:]), np.sort(shuffled[:kept]), random)
 
-    def _on_training_rows(self, problem: Regression, short: bool) -> None:
+    def _on_training_rows(self, problem: Regression, shortfall: Shortfall | None) -> None:
         plan = problem.plan
         sizes = np.asarray([base.mask @ problem.weights for base in plan.bases])
         models = problem.path(targets_of(problem, sizes, LINEAR_LEVELS[:3]))
@@ -190,9 +196,7 @@ class ConstrainedRegressor(RegressorMixin, BaseEstimator):
         model = shifted(models[number], shift)
         seen = counts(plan, model.predict(problem.inputs) - problem.y, problem.weights)
         status = "met" if worst <= 1e-9 else "out_of_reach"
-        if short:
-            status = "not_shown"
-        self._take(plan, model, status, models, Tested(seen, len(problem.y), False), FEWEST if short else None)
+        self._take(plan, model, status, models, Tested(seen, len(problem.y), False), shortfall=shortfall)
 
     def _on_kept_rows(
         self, problem: Regression, training: np.ndarray, kept: np.ndarray, random: np.random.RandomState
@@ -226,20 +230,27 @@ class ConstrainedRegressor(RegressorMixin, BaseEstimator):
         which = start + passed - 1 if passed else passing(candidates, (1 - FIRST) * error) - 1
         chosen = candidates[max(which, 0)]
         status = "promised" if which >= 0 else "not_shown" if candidates[0].margin > 0 else "out_of_reach"
-        needed = None if which >= 0 else needed_rows(candidates[0], error, len(problem.y))
+        needed = None if which >= 0 else needed_rows(candidates[0], error, len(kept), len(kept) / len(problem.y), False)
         tested = Tested(seen_of(chosen), len(kept), True)
         self._take(plan, shifted(models[int(chosen.model)], chosen.shift), status, models, tested, needed)
 
     def _take(
-        self, plan: Plan, model: Fitted, status: str, models: list[Fitted], tested: Tested, needed: int | None = None
+        self,
+        plan: Plan,
+        model: Fitted,
+        status: str,
+        models: list[Fitted],
+        tested: Tested,
+        needed: int | None = None,
+        shortfall: Shortfall | None = None,
     ) -> None:
         self._model, self.intercept_ = model, model.intercept
         self.__dict__.pop("coef_", None)
         if model.network is None:
             self.coef_ = model.coef
-        self.status_, self.rows_needed_ = status, needed
-        self.message_ = STATUSES[status] + (f" About {needed:,} rows would show it." if needed else "")
-        holds = status in ("promised", "met")
+        message = STATUSES[status] + (f" About {needed:,} rows would show it." if needed else "")
+        self.status_, self.message_, self.rows_needed_ = shortfall or (status, message, needed)
+        holds = self.status_ in ("promised", "met")
         self.certificate_: RateCertificate = certificate_of(plan, tested, (), self.confidence, holds)
         names = dict.fromkeys(row.name for row in plan.rows)
         self.multipliers_ = {
@@ -251,11 +262,14 @@ class ConstrainedRegressor(RegressorMixin, BaseEstimator):
         }
         self.n_iter_ = max(1, sum(one.iterations for one in models))
         stuck = self._seen.restricted and not model.converged
-        if status in ("not_shown", "out_of_reach") or stuck:
-            message = f"{self.message_} {STUCK}" if stuck else self.message_
-            if self.raise_on_failure:
-                raise PromiseError(message)
-            warn(message)
+        if stuck or (shortfall is None and status in ("not_shown", "out_of_reach")):
+            self._tell(f"{self.message_} {STUCK}" if stuck else self.message_)
+
+    def _tell(self, message: str) -> None:
+        """That there is no promise."""
+        if self.raise_on_failure:
+            raise PromiseError(message)
+        warn(message)
 
     def predict(self, X: Any) -> np.ndarray:
         """X @ coef_ + intercept_, or the network."""
@@ -267,6 +281,15 @@ class ConstrainedRegressor(RegressorMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
+
+
+def _shortfall(plan: Plan, given: int, kept: int, error: float) -> Shortfall | None:
+    """Rows that are too few for coverages, whose test is exact, or for anything."""
+    coverages = tuple(
+        row for row in plan.rows if plan.bases[row.first].rate == "coverage" and plan.bases[row.first].fun is None
+    )
+    shares = [float(np.mean(base.mask)) for base in plan.bases]
+    return too_few(replace(plan, rows=coverages), shares, given, kept, error)
 
 
 STUCK = "No coefficients were found that meet every constraint on them: loosen one."

@@ -23,7 +23,7 @@ from lariax.sklearn._pool import (
 )
 from lariax.sklearn._rates import Plan, Row
 from lariax.sklearn._train import Rows
-from lariax.utils import did_you_mean
+from lariax.utils import did_you_mean, needed_by
 
 POINTS = 9
 
@@ -152,7 +152,8 @@ def _count(wrong: np.ndarray, y: np.ndarray, objective: str) -> Count:
 
 
 def frame_of(points: Sequence[Point]) -> Any:
-    import pandas as pd
+    with needed_by("tradeoff"):
+        import pandas as pd
 
     return pd.DataFrame([point._asdict() for point in points]).sort_values("bound", ignore_index=True)
 
@@ -160,13 +161,16 @@ def frame_of(points: Sequence[Point]) -> Any:
 def draw(frame: Any, names: Mapping[str, str], bound: float, ax: Any = None) -> Any:
     """The curve with its band; open circles where the rows cannot show the bound."""
     if ax is None:
-        import matplotlib.pyplot as plt
+        with needed_by("plot_tradeoff()"):
+            import matplotlib.pyplot as plt
 
         ax = plt.subplots(figsize=(5, 3.5), layout="constrained")[1]
     ax.fill_between(frame["bound"], frame["low"], frame["high"], alpha=0.2, linewidth=0)
     ax.plot(frame["bound"], frame["objective"])
     for shown, face in ((True, None), (False, "white")):
         some = frame[frame["shown"] == shown]
+        if some.empty:
+            continue
         label = "can be promised" if shown else "too few rows to promise it"
         ax.scatter(some["bound"], some["objective"], color="C0", facecolor=face or "C0", zorder=3, label=label)
     ax.axvline(bound, color="grey", linestyle=":", linewidth=1, label="bound of this model")

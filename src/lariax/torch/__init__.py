@@ -7,11 +7,14 @@ In a training loop:
         loss = opt.step(closure, batch)        # closure(batch) -> (loss, {"gap": one value a row})
 """
 
-from lariax.torch._certify import certify
-from lariax.torch._constraints import AtLeast, AtMost, Equal, Indexed, Proxy
-from lariax.torch._multipliers import Multipliers
-from lariax.torch._penalty import DualPenalty, QuadraticPenalty
-from lariax.torch._tracked import TrackedLagrangian
+from lariax.utils import needed_by
+
+with needed_by("lariax.torch"):
+    from lariax.torch._certify import certify
+    from lariax.torch._constraints import AtLeast, AtMost, Equal, Indexed, Proxy
+    from lariax.torch._multipliers import Multipliers
+    from lariax.torch._penalty import DualPenalty, QuadraticPenalty
+    from lariax.torch._tracked import TrackedLagrangian
 
 __all__ = [
     "AtLeast",

@@ -21,7 +21,7 @@ ROW_ENTRIES = 2**21
 
 
 class BatchLooks:
-    """Buffers and random numbers stay as they are.
+    """Values and gradients of a few batches at the current parameters; buffers and random numbers stay as they are.
 
     `scales`, if there are any, give the coordinates that gradients are meant in: entry by entry, scale * gradient.
     """

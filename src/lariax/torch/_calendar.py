@@ -12,7 +12,7 @@ from lariax.tuned.rates import next_refresh
 
 @dataclass
 class Calendar:
-    """Iterations are counted from the start."""
+    """Batches for the start and the next refresh, and when these are; iterations are counted from the start."""
 
     rows: int = 0  # in a batch, over all processes
     start: int = 0  # the call in which the parameters move for the first time

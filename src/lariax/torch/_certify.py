@@ -33,13 +33,14 @@ from lariax.torch._multipliers import Multipliers
 from lariax.torch._optimizer import AbstractConstrained
 from lariax.torch._passes import Closure, Passes
 from lariax.torch._space import Space, precision_of
-from lariax.utils import check_confidence
+from lariax.utils import check_confidence, helped_by
 
 MOST_BATCHES, FEWEST_BATCHES = 64, 8
 BATCH_ENTRIES = 2**24  # numbers in all batch means together, where there are more than the fewest
 ANY_EXAMPLE = 2**62  # the rows of a loader may have any numbers
 
 
+@helped_by("certificate")
 def certify(
     model: torch.nn.Module,
     closure: Closure,

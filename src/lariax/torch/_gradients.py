@@ -14,7 +14,7 @@ CHUNK_ENTRIES = 2**22
 
 
 class Gradients:
-    """Entry by entry, metric * gradient; the gradient itself where there is no metric."""
+    """Gradients as flat tensors: entry by entry, metric * gradient; the gradient itself where there is no metric."""
 
     def __init__(self, passes: Passes, metric: Tensor | None) -> None:
         self.passes, self.space, self.metric = passes, passes.space, metric

@@ -11,7 +11,7 @@ from lariax.torch._constraints import ClosureValues
 
 
 class LagrangianHessian:
-    """For given weights of the constraints.
+    """Products with the Hessian of the Lagrangian that has given weights of the constraints.
 
     Arguments:
         count: how many products are asked for at once.

@@ -9,7 +9,8 @@ from torch import Tensor
 from lariax.torch import _device
 from lariax.torch._constraints import ClosureValues
 from lariax.torch._passes import Choice, Passes, Piece
-from lariax.tuned.rule import RuleState, violation
+from lariax.tuned.rule import RuleState
+from lariax.tuned.shape import violation
 
 MoveLength = Callable[[int, Tensor, Tensor], Tensor | float]
 """(number of a constraint, residuals, visits) -> how far multipliers move."""
@@ -19,7 +20,7 @@ CURRENT, NEXT, WEIGHT, VISITS = range(4)
 
 
 class IndexedMultipliers:
-    """Their tables, one entry an example, and the penalty of the estimate and of the one to come."""
+    """Tables of multipliers, one entry an example, and the penalty of the estimate and of the one to come."""
 
     def __init__(self, passes: Passes, dtype: torch.dtype, device: torch.device) -> None:
         self.passes, self.constraints = passes, passes.constraints.indexed

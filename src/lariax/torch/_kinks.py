@@ -13,7 +13,7 @@ from lariax.torch._batch_looks import BatchLooks
 from lariax.torch._passes import Closure, Passes, Piece
 from lariax.torch._space import Space, Vector, minus
 from lariax.tuned import host
-from lariax.tuned.averaging import averaged, is_jump, with_spread
+from lariax.tuned.averaging import averaged, farther, is_jump, reach, with_spread
 from lariax.tuned.constants import FIRST_JUMP, JUMP_PART
 from lariax.tuned.curvature import probe_direction
 from lariax.tuned.rule import Rule, RuleState
@@ -145,13 +145,17 @@ class Average:
         """The way to the average and one step on; and how far x spreads around it, in the units of the looks."""
         eta, norm = float(rule.lengths(rule.in_force(s)).eta), torch.linalg.vector_norm
         slope = torch.cat([part.reshape(-1) for part in estimate])
-        away = torch.zeros_like(slope)
+        away, spread = torch.zeros_like(slope), float(reach(host, s.averaging))
         if self.point:
             away = torch.cat([part.reshape(-1) for part in minus(self.point, space.point())])
         if looks.metric is None:
-            return away - eta * slope, float(norm(away) + norm(eta * slope))
+            way, span = away - eta * slope, max(float(norm(away)), spread) + float(norm(eta * slope))
+            return way * float(farther(host, s.averaging, float(norm(way)), rule.tiny)), span
         step = eta * looks.metric * slope
-        return away - step * looks.metric, float(norm(away / looks.metric) + norm(step))
+        way = away - step * looks.metric
+        size = float(norm(way / looks.metric))
+        span = max(float(norm(away / looks.metric)), spread) + float(norm(step))
+        return way * float(farther(host, s.averaging, size, rule.tiny)), span
 
     def vectors(self) -> dict[str, Vector]:
         """To be saved, where there are any."""

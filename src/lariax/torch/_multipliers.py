@@ -1,6 +1,5 @@
 """Multipliers for a training loop that keeps its optimizer: `lariax.Multipliers`, with tensors for numbers."""
 
-import itertools
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -12,8 +11,10 @@ from torch import Tensor
 
 from lariax.torch._constraints import AbstractConstraint, Proxy
 from lariax.torch._examples import ExampleMultipliers, ExampleRows
-from lariax.torch._looks import agreed, is_sharded, processes, sizes_of
-from lariax.torch._transfer import Transfer
+from lariax.torch._looks import is_sharded, processes, sizes_of
+from lariax.torch._means import added, is_quick, mean_of, shares
+from lariax.torch._records import Alike, Part, PendingCalls, Record
+from lariax.torch._settle import Closure, settled
 from lariax.tuned.multipliers import Multipliers as Core
 from lariax.tuned.multipliers import ValueEstimate
 from lariax.tuned.pressure import next_look
@@ -26,22 +27,6 @@ class ConstraintRows(NamedTuple):
     slope: Tensor  # whose gradient is taken
     has_rows: bool
     examples: ExampleRows | None = None
-
-
-class Record(NamedTuple):
-    """What the core is to know of a call."""
-
-    parts: list[tuple[str, tuple[int, ...], float | None]]  # names, shapes, variances of values; None: to be told
-    looks: list[str]
-    apart: bool  # whether those were in parameters, that all processes have, not in tensors of each process
-    told: dict[str, Any]  # by `update`
-    spread: bool  # whether variances of the loss and of values are told
-    numbers: list[Tensor]
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether it has values alone, of no known variance."""
-        return not (self.looks or self.told or self.spread)
 
 
 class Multipliers:
@@ -89,9 +74,9 @@ class Multipliers:
         self.core = Core({**constraints, **stand_ins} if stand_ins else constraints, steps)
         is_model = isinstance(parameters, torch.nn.Module)
         self.parameters: Any = parameters if is_model or parameters is None else list(parameters)  # type: ignore[arg-type]
-        self._records: list[Record] = []  # calls that the core does not know of
-        self._under_way: tuple[list[Record], Transfer] | None = None  # and those that are on their way to it
+        self._records = PendingCalls(self.core)
         self._waits = 0  # calls that may be recorded before a multiplier moves
+        self._alike: Alike | None = None  # what the last call was like
         self._weights: dict[str, Any] = {}  # for as long as no multiplier moves
         self._told: dict[str, Any] = {}  # values from `update` that the next call takes in
         self._by_update: set[str] = set()
@@ -101,7 +86,6 @@ class Multipliers:
 
     # --- a call
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # the host decides here, and gradients are taken
     def lagrangian(self, losses: Tensor, values: Mapping[str, Any], shared: Any = None) -> Tensor:
         """The loss and the weighted constraints, for `backward()`.
 
@@ -109,15 +93,30 @@ class Multipliers:
         a constraint with samples=None, its value. Names that are left out are not weighed in this call. Where gradients
         are off (evaluation) the call weighs and is not counted.
         """
-        if self._under_way is not None:
+        if not isinstance(losses, Tensor):
+            raise TypeError(f"losses are a tensor, one a row or their mean, found {type(losses).__name__}.")
+        if torch.compiler.is_compiling() or torch.is_autocast_enabled(losses.device.type):
+            return self._apart(losses, values, shared)
+        return self._lagrangian(losses, values, shared)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # the host decides here, and gradients are taken
+    def _apart(self, losses: Tensor, values: Mapping[str, Any], shared: Any) -> Tensor:
+        """Uncompiled, and in the precision that losses and values have."""
+        with torch.autocast(losses.device.type, enabled=False):
+            return self._lagrangian(losses, values, shared)
+
+    def _lagrangian(self, losses: Tensor, values: Mapping[str, Any], shared: Any) -> Tensor:
+        if self._records.under_way is not None:
             self._take_in()
+        if self._alike is not None:
+            total = self._as_before(self._alike, losses, values)
+            if total is not None:
+                return total
         if not self.core.constraints.keys() >= values.keys():
             raise ValueError(
                 f"lagrangian has values for the unknown {sorted(set(values) - set(self.core.constraints))}; the "
                 f"constraints are {list(self.core.constraints)}. Use the same names in both places."
             )
-        if not isinstance(losses, Tensor):
-            raise TypeError(f"losses are a tensor, one a row or their mean, found {type(losses).__name__}.")
         seen = {name: self._seen(name, given) for name, given in values.items()}
         total = self._weighed(losses, seen)
         if not torch.is_grad_enabled():
@@ -126,8 +125,36 @@ class Multipliers:
         self._record(losses, seen, self._look(losses, seen, shared), shared is None)
         return total
 
+    def _as_before(self, known: Alike, losses: Tensor, values: Mapping[str, Any]) -> Tensor | None:
+        """The Lagrangian of a call like the last one, as most are: as short as it can be. None of others."""
+        if (
+            len(values) != len(known.parts)
+            or (losses.shape, losses.dtype, losses.device) != known.losses
+            or self._records.calls + 1 >= known.until
+            or self._told
+            or not torch.is_grad_enabled()
+        ):
+            return None
+        rows, numbers, constant = losses, [], 0.0
+        for (name, _, _), shape in zip(known.parts, known.values, strict=True):
+            given = values.get(name)
+            value, slope = given if type(given) is Proxy else (given, given)
+            if not (type(value) is type(slope) is Tensor and value.shape == slope.shape == shape):
+                return None
+            if not value.dtype == slope.dtype == losses.dtype:
+                return None
+            weight, own = self._weights.get(name) or self._weight(name, slope)
+            constant += own
+            if weight is not None:
+                rows = added(rows, weight, slope)
+            value = value.detach()
+            numbers.append(torch.dot(value, known.shares) if value.ndim == 1 else torch.mv(value.t(), known.shares))
+        self._keep(Record(known.parts, numbers))
+        total = torch.dot(rows, known.shares)
+        return total - constant if constant else total
+
     def _weighed(self, losses: Tensor, seen: dict[str, ConstraintRows]) -> Tensor:
-        """Rows are added up before their mean is taken: that is one operation less, and one less to differentiate."""
+        """Rows are added up before their mean is taken: fewer operations than two means and their sum."""
         rows, parts, constant = losses, [], 0.0
         for name, each in seen.items():
             if each.examples is not None:
@@ -142,22 +169,12 @@ class Multipliers:
             constant += own
             if weight is None:
                 continue
-            fits = (
-                each.has_rows
-                and rows.ndim == 1
-                and rows.shape[0] == each.slope.shape[0]
-                and rows.dtype == each.slope.dtype
-            )
-            if isinstance(weight, float):
-                if fits:
-                    rows = torch.add(rows, each.slope, alpha=weight)
-                else:
-                    parts.append(weight * each.slope.mean())
-            elif fits:
-                rows = torch.addmv(rows, each.slope.flatten(1), weight)
-            else:
-                parts.append(torch.dot(weight, (each.slope.mean(dim=0) if each.has_rows else each.slope).reshape(-1)))
-        total = rows if rows.ndim == 0 else rows.mean()
+            if each.has_rows and rows.shape == each.slope.shape[:1] and rows.dtype == each.slope.dtype:
+                rows = added(rows, weight, each.slope)
+                continue
+            mean = mean_of(each.slope) if each.has_rows else each.slope
+            parts.append(weight * mean.mean() if isinstance(weight, float) else torch.dot(weight, mean.reshape(-1)))
+        total = rows if rows.ndim == 0 else mean_of(rows) if rows.ndim == 1 else rows.mean()
         for part in parts:
             total = total + part
         return total - constant if constant else total
@@ -200,11 +217,27 @@ class Multipliers:
         self._arrive()
         pairs = self.core.pairs(values)
         self._by_update |= set(values)
+        self._alike = None
         if not self._joined:
             return self.core.update(values, objective)
         self._told.update({name: list(pair) for name, pair in pairs.items()})
         self._waits = 0
         return self.core.multipliers
+
+    def settle(self, closure: Closure, batches: Iterable[Any], most: int = 20) -> dict[str, Any]:
+        """After training, onto the bounds, with means over all `batches` (a list, or a DataLoader); those means.
+
+        The last batches of a loop know a value up to their noise only. Each step here is the shortest that ends the
+        largest violation to first order, with passes over all batches: one and a half for a bound that is missed by a
+        little. Where all bounds are kept, nothing moves. `closure(batch)` gives losses and values as for `lagrangian`.
+        """
+        self._arrive()
+        parameters = self._own()
+        if not parameters or processes() > 1 or any(map(is_sharded, parameters)):
+            raise ValueError(
+                "settle moves the parameters of one process: give Multipliers(..., parameters=model), unsharded."
+            )
+        return settled(self.core, parameters, closure, batches, most)
 
     # --- what is known
 
@@ -237,6 +270,7 @@ class Multipliers:
     def steps(self, steps: int | None) -> None:
         self._arrive()
         self.core.steps = steps
+        self._waits, self._alike = 0, None
 
     def observe(self) -> dict[str, float]:
         """Numbers worth plotting; they never feed back."""
@@ -257,7 +291,8 @@ class Multipliers:
         """Continue where `state` was taken, to the same bits; steps stay as they are here."""
         saved = json.loads(state["numbers"]) if "numbers" in state else state
         self.core.load_state_dict(saved)
-        self._records, self._under_way, self._weights, self._waits = [], None, {}, 0
+        self._records.forget()
+        self._weights, self._waits, self._alike = {}, 0, None
         self._joined, self._next_look = saved["joined"], saved.get("next_look", next_look(self.core.calls))
         self._by_update, self._told = set(saved["by_update"]), dict(saved["told"])
         for name, own in self._tables.items():
@@ -280,7 +315,7 @@ class Multipliers:
 
     def _look(self, losses: Tensor, seen: dict[str, ConstraintRows], shared: Any) -> dict[str, list[Tensor]]:
         """Products of gradients of two halves and squares of those of the whole, of the objective and of each name."""
-        call = self.core.calls + len(self._records) + 1
+        call = self._records.calls + 1
         if call < self._next_look or self._blind:
             return {}
         targets = self._targets(shared)
@@ -302,8 +337,7 @@ class Multipliers:
         """In what gradients are measured; the parameters as they are now."""
         if shared is not None:
             return [shared] if isinstance(shared, Tensor) else list(shared)
-        own = self.parameters
-        found = [p for p in (own.parameters() if isinstance(own, torch.nn.Module) else own or []) if p.requires_grad]
+        found = self._own()
         if found and not any(map(is_sharded, found)):
             return found
         self._blind = True
@@ -314,6 +348,11 @@ class Multipliers:
             "lagrangian(..., shared=logits) takes a tensor that both go through.",
         )
         return None
+
+    def _own(self) -> list[Tensor]:
+        given = self.parameters
+        own = given.parameters() if isinstance(given, torch.nn.Module) else given or []
+        return [parameter for parameter in own if parameter.requires_grad]
 
     def _looked(
         self, losses: Tensor, seen: dict[str, ConstraintRows], targets: list[Tensor], apart: bool
@@ -338,7 +377,7 @@ class Multipliers:
         self, losses: Tensor, seen: dict[str, ConstraintRows], looks: dict[str, list[Tensor]], apart: bool
     ) -> None:
         spread = self._blind and losses.ndim > 0 and losses.shape[0] > 1 and not looks
-        parts: list[tuple[str, tuple[int, ...], float | None]] = []
+        parts: list[Part] = []
         numbers = [losses.detach().var() / len(losses)] if spread else []
         for name, each in seen.items():
             if name in self._by_update:
@@ -349,96 +388,56 @@ class Multipliers:
                 if spread and len(value) > 1:
                     numbers.append(value.var(dim=0) / len(value))
                     variance = None
-                value = value.mean(dim=0)
+                value = mean_of(value)
             numbers.append(value)
             parts.append((name, value.shape, variance))
         for found in looks.values():
             numbers += found
         told, self._told = self._told, {}
-        self._records.append(Record(parts, list(looks), apart, told, spread, numbers))
-        is_last = self.core.calls + len(self._records) == self.core.steps
-        if self._waits > 0 and not told and not is_last:
+        record = Record(parts, numbers, list(looks), apart, told, spread)
+        self._alike = self._likeness(losses, seen, record)
+        self._keep(record)
+
+    def _likeness(self, losses: Tensor, seen: dict[str, ConstraintRows], record: Record) -> Alike | None:
+        plain = not record.spread and len(record.parts) == len(seen) and losses.ndim == 1 and is_quick(losses)
+        if not plain or not all(
+            each.has_rows and each.value.ndim < 3 and len(each.value) == len(losses) for each in seen.values()
+        ):
+            return None
+        until = self._next_look if self.steps is None else min(self._next_look, self.steps)
+        kind = losses.shape, losses.dtype, losses.device
+        return Alike(kind, [each.value.shape for each in seen.values()], list(record.parts), until, shares(losses))
+
+    def _keep(self, record: Record) -> None:
+        """Most calls wait until a multiplier is to move; then all of them are sent to the core."""
+        self._records.kept.append(record)
+        is_last = self._records.calls == self.core.steps
+        if self._waits > 0 and not record.told and not is_last:
             self._waits -= 1
-        else:
-            self._send()
+        elif self._records.send():
+            self._moved()
         if is_last:
             self._arrive()
 
-    def _send(self) -> None:
-        """What has been recorded is on its way to the core; from a GPU it arrives at the next call."""
-        records, self._records = self._records, []
-        numbers = [number for record in records for number in record.numbers]
-        if processes() > 1:
-            numbers = agreed(numbers, [kind for record in records for kind in _variances(record)])
-        joined = torch.cat([number.reshape(-1) for number in numbers]) if numbers else torch.zeros(0)
-        self._under_way = records, Transfer(joined)
-        if joined.device.type == "cpu":
-            self._take_in()
-
-    def _arrive(self) -> None:
-        """Take in all that is known."""
-        if self._under_way is not None:
-            self._take_in()
-        if self._records:
-            self._send()
-            if self._under_way is not None:
-                self._take_in()
-
     def _take_in(self) -> None:
-        assert self._under_way is not None
-        (records, arriving), self._under_way = self._under_way, None
-        numbers = np.asarray(arriving.numbers()[0], float).reshape(-1)
-        for key, group in itertools.groupby(records, key=lambda record: record.parts if record.is_plain else None):
-            alike = list(group)
-            if key is not None:
-                width = sum(number.numel() for number in alike[0].numbers)
-                self._take_in_alike(alike[0], numbers[: len(alike) * width].reshape(len(alike), width))
-                numbers = numbers[len(alike) * width :]
-                continue
-            for record in alike:
-                sizes = [number.numel() for number in record.numbers]
-                self._take_in_one(record, np.split(numbers, np.cumsum(sizes))[:-1])
-                numbers = numbers[sum(sizes) :]
+        self._records.take_in()
+        self._moved()
+
+    def _moved(self) -> None:
+        """The core knows more than before."""
         self._weights = {}
         self._waits = self.core.idle(name for name in self.core.constraints if name not in self._by_update)
 
-    def _take_in_alike(self, first: Record, numbers: np.ndarray) -> None:
-        """Calls with values of the same names and shapes."""
-        values, at = {}, 0
-        for (name, shape, _), number in zip(first.parts, first.numbers, strict=True):
-            width = number.numel()
-            values[name] = numbers[:, at : at + width].reshape(len(numbers), *shape)
-            at += width
-        self.core.advance_by(len(numbers), values)
-
-    def _take_in_one(self, record: Record, parts: list[np.ndarray]) -> None:
-        numbers = iter(parts)
-        noise = float(next(numbers)[0]) if record.spread else math.nan
-        values: dict[str, Any] = {}
-        for name, shape, known in record.parts:
-            variance = next(numbers) if known is None else known
-            values[name] = (_shaped(next(numbers), shape), _shaped(variance, shape))
-        for name in record.looks:
-            own = [float(next(numbers)[0]) for _ in range(4)]
-            self.core.look(name, (own[0], own[1]), (own[2], own[3]))
-        self.core.advance({**values, **{name: (pair[0], pair[1]) for name, pair in record.told.items()}}, noise)
+    def _arrive(self) -> None:
+        """Take in all that is known."""
+        if self._records.under_way is not None:
+            self._take_in()
+        if self._records.kept:
+            if not self._records.send():
+                self._records.take_in()
+            self._moved()
 
 
 def _indexed(constraints: Any) -> dict[str, AbstractConstraint]:
     own = constraints.items() if isinstance(constraints, Mapping) else ()
     return {name: c for name, c in own if getattr(c, "indexed", None) is not None}
-
-
-def _variances(record: Record) -> list[bool]:
-    """Which numbers of a record are variances of means, or squares of gradients in rows: of a batch that is as many
-    times larger, both are as many times smaller."""
-    kinds = [True] if record.spread else []
-    for _, _, known in record.parts:
-        kinds += [True, False] if known is None else [False]
-    return kinds + [not record.apart] * (4 * len(record.looks))
-
-
-def _shaped(number: Any, shape: tuple[int, ...]) -> Any:
-    """A float where there is one number, else an array."""
-    array = np.asarray(number, float)
-    return np.broadcast_to(array.reshape(shape if array.size > 1 else ()), shape) if shape else float(array.reshape(()))

@@ -54,7 +54,7 @@ class Pending(NamedTuple):
 _FILTER = Filter(0.0, 0.0, 0.0, 0.0)
 _CURVATURE = Curvature(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 _LIKE = RuleState(0, 0, 0, _FILTER, _FILTER, _CURVATURE, 0, 0, PenaltyShape(0, 0, (0, 0), 0, 0, 0, 0, 0), 0, 0, 0, 0)
-_AVERAGING = _LIKE._replace(averaging=Averaging(0, 0, 0, 0, 0, 0))
+_AVERAGING = _LIKE._replace(shape=_LIKE.shape._replace(scatter=0), averaging=Averaging(0, 0, 0, 0, 0, 0))
 
 
 def is_finite(state: RuleState) -> bool:

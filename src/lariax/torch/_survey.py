@@ -79,7 +79,7 @@ class Survey:
                 steep = noisy_slope(host, max_gradient, objective.variance / total)
                 curvature = max(curvature, np.float64(steep / (1 + np.sqrt(survey.looks.square_of_x()))))
         inputs = ShapeInputs.at_start(
-            rule.inequality, curvature, max_gradient, objective.variance / total, noise, total
+            rule.inequality, curvature, max_gradient, objective.variance / total, noise, total, rule.averages
         )
         shape, diagonal = survey.shape(inputs, None), None if seen is None else seen.diagonal
         return FirstLook(curvature, max_gradient, rows, noise, multipliers, shape, diagonal, jumps), survey

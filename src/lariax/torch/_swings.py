@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from lariax.oracle import Block, Layout
-from lariax.tuned.rule import RuleState, violation
-from lariax.tuned.shape import diagonal
+from lariax.tuned.rule import RuleState
+from lariax.tuned.shape import diagonal, violation
 from lariax.utils import warn
 
 LOOKS = 16
@@ -35,7 +35,7 @@ ADVICE = "Train with Adam and lt.Multipliers, which is made for that, or take a 
 
 
 class WatchedRows(NamedTuple):
-    """Row by row."""
+    """What was seen of the constraints in one call, row by row."""
 
     multipliers: np.ndarray
     pulls: np.ndarray  # what they add to the gradient, in units of the objective's

@@ -15,14 +15,17 @@ from lariax.tuned.constants import (
     JUMP_RATIO,
     JUMP_ROUNDING,
     JUMPY_SAMPLES,
+    MEASURED_FIRST,
     MIXED,
     MIXED_EARLY,
     MIXING_RATE,
     MOST_JUMPY,
+    OFF,
     SETTLING,
     STILL_JUMPY,
 )
 from lariax.tuned.filter import running_mean
+from lariax.tuned.shape import PenaltyShape, diagonal, multiply, violation
 
 
 class Averaging(NamedTuple):
@@ -50,6 +53,11 @@ def is_kinked(averaging: Averaging) -> Any:
     """Whether iterates are averaged, not gradients."""
     still = (averaging.count > 0) & (averaging.kinks >= STILL_JUMPY)
     return (averaging.kinks >= JUMPY_SAMPLES) | still
+
+
+def is_under_way(averaging: Averaging) -> Any:
+    """Whether iterates have been averaged for so long that secants of single steps show little but jumps."""
+    return is_kinked(averaging) & (averaging.count >= MEASURED_FIRST)
 
 
 def is_jump(far: Any, near: Any, size: Any, eps: float) -> Any:
@@ -90,12 +98,35 @@ def with_spread(averaging: Averaging, square: Any, tiny: float) -> Averaging:
     return averaging._replace(spread=square / (averaging.travel + tiny))
 
 
-def mixing_theta(xp: Any, averaging: Averaging, theta: Any, k: Any) -> Any:
-    """theta, longer while x goes one way or at random, shorter when it keeps coming back.
+def reach(xp: Any, averaging: Averaging) -> Any:
+    """How far x is from the average by what its steps are: the distance itself may be 0 for a moment."""
+    return xp.sqrt(MIXED * averaging.travel)
+
+
+def farther(xp: Any, averaging: Averaging, size: Any, tiny: float) -> Any:
+    """How many times as far as `size` a look for jumps goes: no less far than x comes of late. A single short step
+    crosses too few kinks for averages to go on, or to begin."""
+    return xp.maximum(1, reach(xp, averaging) / (size + tiny))
+
+
+def is_off(xp: Any, averaging: Averaging, shape: PenaltyShape, inequality: Any, noises: tuple[Any, Any]) -> Any:
+    """Whether averages violate the constraints by more than noise does: multipliers are still on their way.
+
+    `noises`: variances of the values of a batch, and of a step of length 1 / L.
+    """
+    left = violation(xp, inequality, averaging.weights, averaging.constraints)
+    noise = diagonal(xp, shape.penalty) @ noises[0] + noises[1]
+    return averaging.count * (left @ multiply(xp, shape.penalty, left)) > OFF * noise
+
+
+def mixing_theta(xp: Any, averaging: Averaging, theta: Any, k: Any, is_off: Any = False) -> Any:
+    """theta, longer while x goes one way or at random, shorter when it keeps coming back; and longer while averages
+    are off the constraints.
 
     Steps of random directions end ||x - average||^2 / (sum of ||dx||^2) of about 1 away, steps that are called back to
     a solution 2 / (eta h k), if h is the curvature. So eta ends where eta h k = 2 / MIXED; early in a run it is longer.
     """
-    change = MIXING_RATE / (k + SETTLING + MIXING_RATE)
+    power = MIXING_RATE * (1 + ARRIVING_POWER * xp.clip(averaging.spread - 2, 0, 1))
+    change = power / (k + SETTLING + power)
     mixed = MIXED + (MIXED_EARLY - MIXED) / (1 + k / EARLY)
-    return theta * xp.where(averaging.spread > mixed, 1 + change, 1 - change)
+    return theta * xp.where((averaging.spread > mixed) | is_off, 1 + change, 1 - change)

@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 from lariax.tuned.constants import (
+    CURVATURE_LOOKS,
     CURVATURE_RATE,
     EIGENVALUE_SHARE,
     FARTHEST,
@@ -156,6 +157,22 @@ def with_gradient(xp: Any, curvature: Curvature, gradient: Any, size: Any, noise
         steep = xp.maximum(steep, noisy_slope(xp, gradient, noise))
     least = steep / (1 + xp.minimum(xp.sqrt(size), FARTHEST))
     return curvature._replace(largest=xp.maximum(curvature.largest, least))
+
+
+def mean_look(curvature: Curvature, eigenvalue: Any) -> Any:
+    """Where gradients of samples jump, L is that of the mean alone, over as much as x spreads: the mean over the last
+    looks at its largest eigenvalue. What jumps over single steps would count for the more the shorter they are."""
+    return running_mean(curvature.largest, eigenvalue, 1 / CURVATURE_LOOKS)
+
+
+def at_kinks(xp: Any, kinked: Any, largest: Any, curvature: Curvature) -> Curvature:
+    """With this L at kinks."""
+    return curvature._replace(largest=xp.where(kinked, largest, curvature.largest))
+
+
+def longest_step(xp: Any, gradient: Any, size: Any, noise: Any, tiny: Any) -> Any:
+    """eta, where kinks make the gradient noisy: see `noisy_slope`."""
+    return (1 + xp.minimum(xp.sqrt(size), FARTHEST)) / (2 * noisy_slope(xp, gradient, noise) + tiny)
 
 
 def noisy_slope(xp: Any, gradient: Any, noise: Any) -> Any:

@@ -57,7 +57,8 @@ def multiply_rows(matrix: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return rows @ matrix if rows.flags.c_contiguous else (matrix @ rows.T).T
 
 
-sqrt = np.sqrt
+def sqrt(value: Any) -> Any:
+    return math.sqrt(value) if isinstance(value, float) and value >= 0 else np.sqrt(value)
 
 
 def __getattr__(name: str) -> Any:

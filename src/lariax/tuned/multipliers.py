@@ -133,7 +133,7 @@ class Multipliers:
                 own = variance if isinstance(variance, float) else float(np.mean(variance))
                 self._sizes[name] = pressure.spread(host, self._sizes[name], pool.count, noise, own)
             pool = pressure.pooled(host, pool, constraint.sign * (mean - self.bounds[name]), variance)
-            self._pools[name] = self._press(name, pool) if pressure.is_full(pool) else pool
+            self._pools[name] = self._press(name, pool) if self._is_full(name, pool) else pool
         self._check_end()
 
     def advance_by(self, count: int, values: Mapping[str, np.ndarray]) -> None:
@@ -147,7 +147,7 @@ class Multipliers:
         self.calls += count
         for name, means in values.items():
             pool = self._several(name, self._pools[name], means)
-            self._pools[name] = self._press(name, pool) if pressure.is_full(pool) else pool
+            self._pools[name] = self._press(name, pool) if self._is_full(name, pool) else pool
         self._check_end()
 
     def _is_plain(self, count: int, values: Mapping[str, np.ndarray]) -> bool:
@@ -161,16 +161,16 @@ class Multipliers:
 
     def _several(self, name: str, pool: Pool, means: np.ndarray) -> Pool:
         """As `pooled`, one after the other: a sum in another order would have other bits."""
-        residuals = self.constraints[name].sign * (means - self.bounds[name])
-        chain = np.concatenate([np.asarray(pool.last)[None], residuals])
-        if self.kinds[name].exact:
-            scatter = pool.scatter
-        else:
+        n = len(means)
+        chain = np.empty((n + 1, *means.shape[1:]))
+        chain[0], chain[1:] = pool.last, self.constraints[name].sign * (means - self.bounds[name])
+        last, scatter = _plain(chain[-1]), pool.scatter
+        if not self.kinds[name].exact:
             change = chain[1:] - chain[:-1]
             scatter = _chained(pool.scatter, 0.5 * change * change)
-        n = float(len(means))
-        total = _chained(pool.total, residuals)
-        return Pool(pool.calls + n, pool.count + n, pool.size + n, total, scatter, _plain(residuals[-1]))
+        chain[0] = pool.total
+        total = _plain(np.add.accumulate(chain)[-1])
+        return Pool(pool.calls + n, pool.count + n, pool.size + n, total, scatter, last)
 
     def _variance(self, name: str, like: Any) -> Any:
         return _plain(np.full(np.shape(like), 0.0 if self.kinds[name].exact else math.nan))
@@ -195,9 +195,13 @@ class Multipliers:
         self._check_limit(name, new, limit, pool.size)
         return pressure.emptied(pool)
 
+    def _is_full(self, name: str, pool: Pool) -> bool:
+        return bool(pressure.is_full(host, pool, self.kinds[name], self.steps))
+
     def idle(self, names: Iterable[str]) -> int:
         """For how many more calls with values of these names no multiplier moves."""
-        return min((pressure.calls_left(self._pools[name]) for name in names if name in self._pools), default=1) - 1
+        known = ((self._pools[name], self.kinds[name]) for name in names if name in self._pools)
+        return min((pressure.calls_left(host, pool, kind, self.steps) for pool, kind in known), default=1) - 1
 
     def exactly(self, name: str) -> tuple[Any, Any, Any]:
         """(multiplier, penalty, limit) of a constraint whose values are exact, for residuals r = 0 or r <= 0."""
@@ -213,6 +217,10 @@ class Multipliers:
             self._sizes[name] = pressure.looked(
                 host, self._sizes[name], self.kinds[name], float(self.calls + 1), products, squares
             )
+
+    def deviation(self, name: str) -> Any:
+        """Of one value, as far as it is known; 0 of what is exact."""
+        return np.sqrt(self._pressures[name].noise) if name in self._pressures else 0.0
 
     def looks(self, name: str) -> int:
         """How often gradients of a constraint were looked at."""

@@ -45,7 +45,9 @@ WINDOW = 0.15  # share of the values so far in which a full wish moves y by itse
 FLOOR = 0.08  # and the least share of all: fine-tuning starts with a jump, which is no trend
 LEAST = 10.0  # values in a window
 POOL = 0.01  # share of the values so far that are taken together,
-LARGEST = 8.0  # and so many at most: what comes late overshoots
+POOLS = 200.0  # or one in so many of all that there will be, where that is known: a pool costs as much as ten calls,
+LARGEST = 32.0  # and so many at most: what comes late overshoots
+LARGEST_EXACT = 8.0  # of exact values, which wait for no number of all
 WARM_UP = 0.02  # share of all values before the multiplier moves, and 20 values where their number is not known
 LINEAR = 0.3  # units up to which y moves by steps of a size; beyond, by shares of itself,
 LATE = 5.0  # but not by more than one in so many steps: an optimizer with momentum answers late
@@ -197,15 +199,23 @@ def passed(pool: Pool) -> Pool:
     return pool._replace(calls=pool.calls + 1)
 
 
-def is_full(pool: Pool) -> Any:
+def is_full(xp: Any, pool: Pool, kind: Kind, steps: Any) -> Any:
     """Whether it is time to move the multiplier."""
-    before = pool.count - pool.size
-    return (pool.size >= POOL * before) | (pool.size >= LARGEST)
+    return pool.size >= _capacity(xp, pool, kind, steps)
 
 
-def calls_left(pool: Pool) -> int:
-    """How many more values fill it, at least."""
-    return max(1, math.ceil(min(POOL * (pool.count - pool.size), LARGEST) - pool.size))
+def calls_left(xp: Any, pool: Pool, kind: Kind, steps: Any) -> int:
+    """How many more values fill it, at least, if each call has one."""
+    return max(1, math.ceil(_capacity(xp, pool, kind, steps) - pool.size))
+
+
+def _capacity(xp: Any, pool: Pool, kind: Kind, steps: Any) -> Any:
+    share = POOL * (pool.count - pool.size)
+    if kind.exact:
+        return xp.minimum(share, LARGEST_EXACT)
+    if steps is not None:
+        share = xp.maximum(share, steps * pool.count / pool.calls / POOLS)
+    return xp.minimum(share, LARGEST)
 
 
 def emptied(pool: Pool) -> Pool:

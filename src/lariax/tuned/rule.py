@@ -36,8 +36,11 @@ from lariax.tuned.constants import (
 from lariax.tuned.curvature import (
     Curvature,
     Measurement,
+    at_kinks,
     forgotten,
     is_kinked,
+    longest_step,
+    mean_look,
     measured,
     secant_bound,
     with_gradient,
@@ -56,8 +59,9 @@ from lariax.tuned.shape import (
     multiply,
     multiply_rows,
     slack_of,
+    violation,
 )
-from lariax.tuned.units import HessianEstimate, adam_change, average_diagonal, growth, most_growth, unit_change
+from lariax.tuned.units import HessianEstimate, adam_change, growth, next_units
 
 
 class RuleState(NamedTuple):
@@ -85,7 +89,7 @@ class Lengths(NamedTuple):
 
 
 class Gains(NamedTuple):
-    """alpha."""
+    """alpha, the share of a new measurement in each estimate."""
 
     constraints: Any  # one a row
     gradient: Any
@@ -193,8 +197,10 @@ class Rule:
         if self.step_size is not None:
             return Lengths(self.step_size, rho)
         stiffness = rho + largest if self.is_stiffened else rho
-        eta = xp.minimum(s.theta / (largest + stiffness + self.tiny), secant_bound(xp, s.curvature, self.tiny))
-        return Lengths(eta, rho)
+        bound = secant_bound(xp, s.curvature, self.tiny)
+        if self._looks(s):
+            bound = xp.where(iterates.is_under_way(s.averaging), xp.inf, bound)
+        return Lengths(xp.minimum(s.theta / (largest + stiffness + self.tiny), bound), rho)
 
     def gains(self, s: RuleState, k: Any) -> Gains:
         """alpha = (P + Q) / (P + Q + R), or as scheduled."""
@@ -246,13 +252,14 @@ class Rule:
 
     def turn(self, s: RuleState, k: Any, gains: Gains, rows: Weighed, step: Step, seen: Measurement | None) -> Turned:
         """The next state, as far as it is known before the gradients have been compared with their estimate."""
-        xp, rate = self.xp, rate_at(self.xp, k)
+        xp, rate, kinked = self.xp, rate_at(self.xp, k), iterates.is_kinked(s.averaging) if self.averages else None
         curvature, noise = s.curvature, s.gradient_filter.noise
         if seen is not None:
             noise = running_mean(noise, seen.noise, noise_rate_at(xp, k))
-            rough = iterates.is_kinked(s.averaging) if self.averages else None
-            curvature = measured(xp, curvature, seen, curvature_rate_at(xp, k), self.eps, self.tiny, rough)
+            curvature = measured(xp, curvature, seen, curvature_rate_at(xp, k), self.eps, self.tiny, kinked)
         drift, curvature = curvature.noise * step.length, forgotten(xp, curvature, k, self.tiny)
+        if self._looks(s):
+            curvature = at_kinks(xp, kinked, s.curvature.largest, curvature)
         if not self.one_backward:
             curvature = with_step(xp, curvature, k, step.length)
         new = s._replace(
@@ -312,7 +319,9 @@ class Rule:
         too_long = too_long | (is_kinked(xp, new.curvature) & (s.theta * (1 + k / WINDOW) > 1))
         theta = next_theta(xp, s.theta, too_long, rate_at(xp, k))
         if self.averages:
-            mixing = iterates.mixing_theta(xp, s.averaging, s.theta, k)
+            noises = s.constraint_filter.noise, s.gradient_filter.noise / (s.curvature.largest + self.tiny) ** 2
+            is_off = iterates.is_off(xp, s.averaging, s.shape, self.inequality, noises)
+            mixing = iterates.mixing_theta(xp, s.averaging, s.theta, k, is_off)
             theta = xp.where(iterates.is_kinked(s.averaging), xp.clip(mixing, LEAST_THETA, 1), theta)
         if self.one_backward:  # gradient noise that is not averaged away moves x, whatever it looks like from inside
             theta = xp.minimum(theta, (1 + k / WINDOW) ** ONE_BACKWARD_POWER)
@@ -373,6 +382,10 @@ class Rule:
 
     # --- now and then
 
+    def _looks(self, s: RuleState) -> bool:
+        """Whether at kinks L comes from looks at the Hessian of the mean."""
+        return self.averages and s.diagonal is not None
+
     def shape_inputs(self, s: RuleState, batch_size: int) -> ShapeInputs:
         """For a new shape."""
         lengths = diagonal(self.xp, s.shape.gram) / (s.curvature.largest + self.tiny)
@@ -386,41 +399,45 @@ class Rule:
             s.gradient_filter.noise,
             s.constraint_filter.noise,
             batch_size,
+            iterates.is_under_way(s.averaging) if self.averages else None,
         )
 
     def with_gradient(self, s: RuleState, gradient: Any, size: Any) -> RuleState:
-        """With L enough for ||grad f||^2 and x.x as they are now."""
-        curvature = with_gradient(self.xp, s.curvature, gradient, size)
-        if self.averages:
-            rough = with_gradient(self.xp, s.curvature, gradient, size, s.gradient_filter.noise)
-            largest = self.xp.where(iterates.is_kinked(s.averaging), rough.largest, curvature.largest)
-            curvature = curvature._replace(largest=largest)
-        return s._replace(curvature=curvature)
+        """With L enough for ||grad f||^2 and x.x as they are now; at kinks theta, or L, is so for its noise too."""
+        xp, noise = self.xp, s.gradient_filter.noise
+        new = s._replace(curvature=with_gradient(xp, s.curvature, gradient, size))
+        if not self.averages:
+            return new
+        kinked = iterates.is_kinked(s.averaging)
+        if self._looks(s):
+            stiffness = new.curvature.largest + self.lengths(new).rho
+            longest = stiffness * longest_step(xp, gradient, size, noise, self.tiny)
+            return new._replace(theta=xp.where(kinked, xp.minimum(s.theta, longest), s.theta))
+        rough = with_gradient(xp, s.curvature, gradient, size, noise).largest
+        return new._replace(curvature=at_kinks(xp, kinked, rough, new.curvature))
 
     def refreshed(self, s: RuleState, shape: PenaltyShape, gradient: Any) -> RuleState:
         """With a new shape, and with ||grad f||^2 as it is now."""
-        largest = self.xp.maximum(GRADIENT_MEMORY * s.max_gradient, gradient)
-        return s._replace(shape=shape, coupled=0 * s.coupled + 1, max_gradient=largest)
+        most = self.xp.maximum(GRADIENT_MEMORY * s.max_gradient, gradient)
+        return s._replace(shape=shape, coupled=0 * s.coupled + 1, max_gradient=most)
 
     def rescaled(self, s: RuleState, metric: Any, seen: HessianEstimate, held: Any = None) -> tuple[RuleState, Any]:
-        """In units that fit the curvature as it is now, or in Adam's; and what scales are to be multiplied by.
-
-        `held`: entries that stay at a bound, if there are bounds.
-        """
-        xp = self.xp
+        """In units that fit the curvature as it is now, or in Adam's; and what scales are to be multiplied by. `held`:
+        entries that stay at a bound, if there are bounds."""
+        xp, kinked = self.xp, iterates.is_kinked(s.averaging) if self.averages else None
         if s.diagonal is None:
             change = adam_change(xp, metric, seen.slopes, self.tiny)
         else:
-            averaged = average_diagonal(xp, s.diagonal, seen.diagonal)
-            change = unit_change(xp, averaged, averaged < 0 if held is None else held)
-            if held is not None and s.shape.jacobian.shape[0]:  # an entry without curvature would not grow again
-                pressing = xp.where((s.weights != 0)[:, None], s.shape.jacobian, 0)
-                change = xp.where(averaged > 0, xp.minimum(change, most_growth(xp, pressing, held)), change)
-            s = s._replace(diagonal=averaged * change**2)
+            new, change = next_units(xp, s.diagonal, seen.diagonal, held, (s.weights, s.shape.jacobian), kinked)
+            s = s._replace(diagonal=new)
         noisier, steeper = growth(xp, change, seen)
+        scaled, largest = s.curvature.scaled(steeper), steeper * seen.largest
+        curvature = within_eigenvalue(xp, scaled, largest, self.tiny)
+        if self._looks(s):
+            curvature = at_kinks(xp, kinked, mean_look(scaled, largest), curvature)
         return s._replace(
             gradient_filter=s.gradient_filter.scaled(noisier),
-            curvature=within_eigenvalue(xp, s.curvature.scaled(steeper), steeper * seen.largest, self.tiny),
+            curvature=curvature,
             max_gradient=s.max_gradient * noisier,
             shape=s.shape.scaled(xp, change),
             averaging=s.averaging.scaled(1 / noisier) if self.averages else (),
@@ -429,8 +446,3 @@ class Rule:
 
 def row_state(s: RuleState, gains: Any, rho: Any) -> RowState:
     return RowState(s.constraints, s.multipliers, s.weights, gains, s.theta, s.max_gradient, rho, s.shape)
-
-
-def violation(xp: Any, inequality: Any, multipliers: Any, constraints: Any) -> Any:
-    """Constraint values, less what an inequality without a multiplier has to spare."""
-    return xp.where(inequality & (multipliers <= 0), xp.maximum(constraints, 0), constraints)

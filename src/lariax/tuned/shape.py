@@ -41,6 +41,7 @@ class PenaltyShape(NamedTuple):
     longest: Any  # ||J_i||^2, the recent maximum
     jacobian: Any  # J, averaged from refresh to refresh; without rows in the diagonal case
     variance: Any  # of the errors in its rows
+    scatter: Any = ()  # and of its rows from sample to sample, as it has been of late; where iterates are averaged
 
     @classmethod
     def empty(cls, jacobian: Any) -> "PenaltyShape":
@@ -54,8 +55,9 @@ class PenaltyShape(NamedTuple):
             return self
         jacobian = self.jacobian * change
         before, now = (xp.sum(rows**2, axis=1) for rows in (self.jacobian, jacobian))
-        longest = self.longest * xp.where(before > 0, now / xp.where(before > 0, before, 1), 1)
-        return self._replace(jacobian=jacobian, longest=longest)
+        ratio = xp.where(before > 0, now / xp.where(before > 0, before, 1), 1)
+        scatter = () if isinstance(self.scatter, tuple) else self.scatter * ratio
+        return self._replace(jacobian=jacobian, longest=self.longest * ratio, scatter=scatter)
 
 
 class ShapeInputs(NamedTuple):
@@ -70,14 +72,21 @@ class ShapeInputs(NamedTuple):
     gradient_noise: Any  # of a batch
     value_noise: Any
     batch_size: int
+    kinked: Any = None  # rows of J jump: of few samples none may show by how much; None: they never do
 
     @classmethod
     def at_start(
-        cls, inequality: Any, curvature: Any, max_gradient: Any, noise: Any, value_noise: Any, size: int
+        cls, inequality: Any, curvature: Any, max_gradient: Any, noise: Any, value_noise: Any, size: int, averages: bool
     ) -> "ShapeInputs":
         """Before there are multipliers."""
         none = 0 * value_noise
-        return cls(inequality, none, none, curvature, max_gradient, noise, noise, value_noise, size)
+        kinked = False if averages else None
+        return cls(inequality, none, none, curvature, max_gradient, noise, noise, value_noise, size, kinked)
+
+
+def violation(xp: Any, inequality: Any, multipliers: Any, constraints: Any) -> Any:
+    """Constraint values, less what an inequality without a multiplier has to spare."""
+    return xp.where(inequality & (multipliers <= 0), xp.maximum(constraints, 0), constraints)
 
 
 def slack_of(xp: Any, values: Any, filter: Filter, reach: Any, eps: float, tiny: float) -> Any:
@@ -116,14 +125,21 @@ def shape_at(xp: Any, samples: JacobianSamples, rows: int, inputs: ShapeInputs, 
     """The shape at a point; the Jacobian is averaged with the one before."""
     none = samples.empty()
     if rows == 0:
-        return PenaltyShape.empty(none)
+        return _with_scatter(PenaltyShape.empty(none), none[:, 0], inputs)
     if not is_whitened(rows, none.shape[1]):
         return _matrix_free(xp, samples, inputs, before)
     jacobian, variance, count = samples.jacobian()
+    if before is not None and inputs.kinked is not None:
+        variance = xp.where(inputs.kinked, xp.maximum(variance, GRADIENT_MEMORY * before.scatter), variance)
     error = variance / count
     if before is not None:
         jacobian, error = average_jacobian(xp, before, jacobian, error)
-    return whitened(xp, jacobian, error, variance, inputs, before, samples.on_face(jacobian))
+    shape = whitened(xp, jacobian, error, variance, inputs, before, samples.on_face(jacobian))
+    return _with_scatter(shape, variance, inputs)
+
+
+def _with_scatter(shape: PenaltyShape, variance: Any, inputs: ShapeInputs) -> PenaltyShape:
+    return shape if inputs.kinked is None else shape._replace(scatter=variance)
 
 
 def face_step(xp: Any, eta: Any, gradient: Any, size: Any) -> Any:
@@ -303,4 +319,5 @@ def _matrix_free(xp: Any, samples: JacobianSamples, inputs: ShapeInputs, before:
     strength = largest + _ridge(xp, size, size, variance, inputs)
     penalty = xp.where(nonzero, 1 / (size * xp.where(nonzero, strength, 1)), 0)
     none = inputs.inequality & False
-    return PenaltyShape(penalty, penalty, (penalty, penalty), none, size, longest, samples.empty(), 0 * size)
+    shape = PenaltyShape(penalty, penalty, (penalty, penalty), none, size, longest, samples.empty(), 0 * size)
+    return _with_scatter(shape, 0 * size, inputs)

@@ -138,15 +138,36 @@ def average_diagonal(xp: Any, before: Any, seen: Any) -> Any:
     return xp.where(seen > 0, new, before)
 
 
-def unit_change(xp: Any, diagonal: Any, held: Any) -> Any:
+def next_units(
+    xp: Any, before: Any, seen: Any, held: Any, pressing: tuple[Any, Any], kinked: Any = None
+) -> tuple[Any, Any]:
+    """The diagonal averaged with another look, in units that fit it; and by what to multiply scales.
+
+    `held`: entries that stay at a bound, if there are bounds; `pressing`: weights of the constraints, and J.
+    """
+    diagonal, (weights, jacobian) = average_diagonal(xp, before, seen), pressing
+    change = unit_change(xp, diagonal, diagonal < 0 if held is None else held, kinked)
+    if held is not None and jacobian.shape[0]:  # an entry without curvature would not grow again
+        rows = xp.where((weights != 0)[:, None], jacobian, 0)
+        change = xp.where(diagonal > 0, xp.minimum(change, most_growth(xp, rows, held)), change)
+    return diagonal * change**2, change
+
+
+def unit_change(xp: Any, diagonal: Any, held: Any, kinked: Any = None) -> Any:
     """By what to multiply scales at which the curvature has this diagonal: mostly by 1, and by no more than 2, since
-    little curvature may be chance. What is usual is what entries have that no bound holds, if there are any."""
+    little curvature may be chance. What is usual is what entries have that no bound holds, if there are any. At kinks
+    nothing is disturbed by a change, since averages go with it: scales follow more closely, and no faster down than up.
+    """
     tiny = xp.finfo(diagonal.dtype).tiny
     curved = diagonal > 0
     counts = curved & ~(held & xp.any(curved & ~held))
     usual = xp.sum(xp.where(counts, xp.log(diagonal + tiny), 0)) / xp.maximum(xp.sum(counts), 1)
     ratio = xp.where(curved, (usual - xp.log(diagonal + tiny)) / 2, 0)
-    return xp.where(abs(ratio) > xp.log(UNIT_OFF), 2.0 ** xp.minimum(xp.round(ratio / xp.log(2.0)), 1), 1.0)
+    change = xp.where(abs(ratio) > xp.log(UNIT_OFF), 2.0 ** xp.minimum(xp.round(ratio / xp.log(2.0)), 1), 1.0)
+    if kinked is None:
+        return change
+    close = 2.0 ** (xp.clip(xp.round(2 * ratio / xp.log(2.0)), -2, 2) / 2)
+    return xp.where(kinked, xp.where(abs(ratio) > xp.log(UNIT_OFF) / 2, close, 1.0), change)
 
 
 def most_growth(xp: Any, jacobian: Any, held: Any) -> Any:

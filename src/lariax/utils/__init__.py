@@ -3,12 +3,14 @@ that are whole or not there."""
 
 from lariax.utils._fields import Converted
 from lariax.utils._files import write_atomically
+from lariax.utils._needs import needed_by
 from lariax.utils._options import (
     check_among,
     check_confidence,
     check_count,
     did_you_mean,
     explains_options,
+    helped_by,
     is_number,
     takes,
 )
@@ -25,8 +27,10 @@ __all__ = [
     "check_count",
     "did_you_mean",
     "explains_options",
+    "helped_by",
     "is_number",
     "narrow_table",
+    "needed_by",
     "page",
     "takes",
     "warn",

@@ -36,9 +36,27 @@ def did_you_mean(name: Any, known: Iterable[str], most: int = 1, cutoff: float =
     return f"Did you mean {' or '.join(map(repr, close))}? " if close else ""
 
 
+def helped_by(topic: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Name the page that helps with what Lariax itself refuses in a function."""
+
+    def wrap(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def called(*args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                return function(*args, **kwargs)
+            except (TypeError, ValueError) as error:
+                if _refused(error):
+                    with_help(error, topic)
+                raise
+
+        return called
+
+    return wrap
+
+
 def explains_options(function: Callable[P, R]) -> Callable[P, R]:
     """Say what was meant when an option is misspelt, and name the page that helps with what Lariax itself refuses."""
-    options = list(inspect.signature(function).parameters)
+    options, helped = list(inspect.signature(function).parameters), helped_by("start")(function)
 
     @functools.wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -46,12 +64,7 @@ def explains_options(function: Callable[P, R]) -> Callable[P, R]:
             if name not in options:
                 hint = f"{HABITS[name]} " if name in HABITS else did_you_mean(name, options)
                 raise TypeError(f"{function.__name__} has no option {name!r}. {hint}It takes {', '.join(options)}.")
-        try:
-            return function(*args, **kwargs)
-        except (TypeError, ValueError) as error:
-            if _refused(error):
-                with_help(error, "start")
-            raise
+        return helped(*args, **kwargs)
 
     return checked
 

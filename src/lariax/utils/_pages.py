@@ -6,11 +6,14 @@ DOCS = "docs"
 """Where the documentation is: the folder of the repository. A site that has an address goes here."""
 
 PAGES = {
+    "install": "start.md#install",
     "start": "start.md#ten-lines",
     "questions": "faq.md",
     "ends": "faq.md#when-a-run-does-not-end-well",
     "resume": "survival.md",
+    "certificate": "certificate.md#how-to-get-one",
     "inference": "inference.md#where-it-refuses",
+    "scipy": "api/solve.md",
     "folders": "command-line.md#the-folder-of-a-run",
     "commands": "command-line.md",
     "promise": "guides/scikit-learn.md",

@@ -1,4 +1,4 @@
-"""The legs of a step of `TangentNormal`: back to the constraints, and along them.
+"""The two parts of a step of `TangentNormal`: the normal step, back to the constraints, and the tangential one.
 
 Residuals are those of rows of length one, so that their norm, the violation, is about a distance.
 """
@@ -14,15 +14,15 @@ from lariax.methods._face import along_face
 from lariax.methods._nearest import Bounds, Linearized, Near, Values, nearest, ridge
 from lariax.oracle import Vector
 
-TRIES = 16  # the most points that a leg looks at
+TRIES = 16  # the most points that either part looks at
 OFF = 0.2  # how far from the constraints a tangential step may lead, in units of its length
 ROUNDS = 4  # how often the face is changed in the search for a step
 
 Residuals = Callable[[Vector], Values]
 
 
-class Ground(NamedTuple):
-    """What a step stands on."""
+class BasePoint(NamedTuple):
+    """Where a step begins: x, its constraints to first order, and its bounds."""
 
     rows: Linearized
     bounds: Bounds
@@ -51,10 +51,10 @@ class Ground(NamedTuple):
         return self.violation(self.values) > self.eps**0.5 * self.size
 
 
-# --- back to the constraints
+# --- the normal step
 
 
-class Normal(NamedTuple):
+class NormalStep(NamedTuple):
     """A step back that was tried: x' = x + step."""
 
     damping: Float[Array, ""]
@@ -75,35 +75,35 @@ class Normal(NamedTuple):
         return (self.after < self.before) & (self.before - self.after >= 0.1 * (self.before - self.hoped))
 
 
-def normal(ground: Ground, reach: Array) -> tuple[Normal, Array]:
+def normal_step(base: BasePoint, reach: Array) -> tuple[NormalStep, Array]:
     """The step of Levenberg and Marquardt,  argmin ||J d + r||^2 + damping ||d||^2,  and the next `reach`.
 
     Without damping it is Gauss and Newton's, which is best near the constraints. It is damped until it is no longer
     than `reach` and the violation falls, as it must in the end unless J^T r = 0: that is how to get away from where
     rows nearly depend on each other, and Gauss and Newton's step is endless.
     """
-    rows, (still, idle), far = ground.rows, ground.nothing, ground.is_far
-    before = ground.violation(ground.values) ** 2
+    rows, (still, idle), far = base.rows, base.nothing, base.is_far
+    before = base.violation(base.values) ** 2
 
-    def at(damping: Array, count: Array) -> Normal:
-        step = nearest(rows, ground.values, still, ground.bounds.around(ground.x), idle, damping).step
-        point = ground.within(ground.x + step)
-        values = ground.residuals(point)
-        hoped = ground.violation(ground.values + rows.forward(step)) ** 2
-        return Normal(damping, step, point, values, before, hoped, ground.violation(values) ** 2, count)
+    def at(damping: Array, count: Array) -> NormalStep:
+        step = nearest(rows, base.values, still, base.bounds.around(base.x), idle, damping).step
+        point = base.within(base.x + step)
+        values = base.residuals(point)
+        hoped = base.violation(base.values + rows.forward(step)) ** 2
+        return NormalStep(damping, step, point, values, before, hoped, base.violation(values) ** 2, count)
 
-    def again(last: Normal) -> Normal:
+    def again(last: NormalStep) -> NormalStep:
         # by as much as a step along one eigenvector of J^T J needs to become shorter
         along = jnp.sum(rows.forward(last.step) ** 2) / (last.length**2 + jnp.finfo(before.dtype).tiny)
         shorter = jnp.where(last.length > 1.5 * reach, last.length / reach, 4)
         return at(jnp.where(last.tries == 0, least, shorter * (last.damping + along) - along), last.tries + 1)
 
-    def goes_on(last: Normal) -> Array:
+    def goes_on(last: NormalStep) -> Array:
         too_long = ~last.helps | (last.length > 1.5 * reach)
         return (last.tries == 0) | (far & too_long & (last.tries < TRIES))
 
     least = jnp.asarray(ridge(before.dtype), before.dtype)
-    none = Normal(least, still, ground.x, ground.values, before, before, before, jnp.int32(0))
+    none = NormalStep(least, still, base.x, base.values, before, before, before, jnp.int32(0))
     last = jax.lax.while_loop(goes_on, again, none)
     good = last.before - last.after > 0.75 * (last.before - last.hoped)
     longer = jnp.where(last.helps, jnp.where(good, 4, 1), 0.25) * last.length
@@ -112,14 +112,14 @@ def normal(ground: Ground, reach: Array) -> tuple[Normal, Array]:
     return took._replace(tries=last.tries), jnp.where(far & tested, longer, reach)
 
 
-# --- along them
+# --- the tangential step
 
 
-def tangent(
-    ground: Ground, back: Normal, gradient: Vector, model: Array, largest: Array, weights: Values
+def tangential_direction(
+    base: BasePoint, back: NormalStep, gradient: Vector, model: Array, largest: Array, weights: Values
 ) -> tuple[Vector, Near]:
     """The step that the model wants along the linearised constraints, and the gradient step with its multipliers."""
-    rows, around = ground.rows, ground.bounds.around(back.point)
+    rows, around = base.rows, base.bounds.around(back.point)
     room = jnp.where(rows.inequality, jnp.maximum(-back.residuals, 0), 0)
 
     def gradient_step(step: Vector, weights: Values) -> Near:
@@ -150,7 +150,7 @@ def tangent(
     return jnp.where(jnp.all(jnp.isfinite(step)), step, near.step), near
 
 
-class Along(NamedTuple):
+class TangentialStep(NamedTuple):
     """A point that was tried, and corrected."""
 
     part: Float[Array, ""]  # of the step
@@ -165,35 +165,35 @@ class Along(NamedTuple):
         return jnp.where(self.fine, self.part, 0)
 
 
-def along(ground: Ground, back: Normal, step: Vector) -> Along:
+def tangential_step(base: BasePoint, back: NormalStep, step: Vector) -> TangentialStep:
     """x' + t and a step back, for the longest t that stays near the constraints; x' if there is none.
 
     Near is where one step back, no longer than `OFF` of t or than the normal step, removes half of the violation. Where
     steps back do not help, as where constraints contradict each other, t may undo half of what the normal step did.
     """
-    rows, (still, idle) = ground.rows, ground.nothing
+    rows, (still, idle) = base.rows, base.nothing
     length = jnp.linalg.norm(step)
-    rounding = 8 * ground.eps * ground.size
+    rounding = 8 * base.eps * base.size
     allowed = jnp.maximum((jnp.sqrt(back.before) + jnp.sqrt(back.after)) / 2, rounding)
     longest = jnp.maximum(back.length, rounding)
 
-    def again(last: Along) -> Along:
+    def again(last: TangentialStep) -> TangentialStep:
         part = jnp.where(last.tries == 0, 1, last.part * jnp.clip(OFF / 2 * last.part * length / last.shift, 0.1, 0.5))
-        point = ground.within(back.point + part * step)
-        values = ground.residuals(point)
-        shift = nearest(rows, values, still, ground.bounds.held(point), idle).step
-        other = ground.within(point + shift)
-        v1, v2, far = ground.violation(values), ground.violation(ground.residuals(other)), jnp.linalg.norm(shift)
+        point = base.within(back.point + part * step)
+        values = base.residuals(point)
+        shift = nearest(rows, values, still, base.bounds.held(point), idle).step
+        other = base.within(point + shift)
+        v1, v2, far = base.violation(values), base.violation(base.residuals(other)), jnp.linalg.norm(shift)
         better = v2 < v1
         violation = jnp.where(better, v2, v1)
         short = far <= jnp.maximum(OFF * part * length, longest)
         fine = short & ((v2 <= v1 / 2) | (violation <= allowed))
-        return Along(part, jnp.where(better, other, point), violation, far, fine, last.tries + 1)
+        return TangentialStep(part, jnp.where(better, other, point), violation, far, fine, last.tries + 1)
 
     none = jnp.zeros((), step.dtype)
-    begin = Along(none, back.point, jnp.sqrt(back.after), none + 1, jnp.asarray(False), jnp.int32(0))
+    begin = TangentialStep(none, back.point, jnp.sqrt(back.after), none + 1, jnp.asarray(False), jnp.int32(0))
 
-    def goes_on(last: Along) -> Array:
+    def goes_on(last: TangentialStep) -> Array:
         return ~last.fine & ((last.tries == 0) | (last.part * length > rounding)) & (last.tries < TRIES)
 
     last = jax.lax.while_loop(goes_on, again, begin)
