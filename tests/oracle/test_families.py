@@ -30,14 +30,32 @@ def by_windows(i):
 
 
 def with_a_derivative_of_their_own(i):
-    return lambda x, row: jnp.logaddexp(row[i % WIDTH] * x[0], 0.0)  # traced anew each time: no family
+    return lambda x, row: jnp.logaddexp(row[i % WIDTH] * x[0], 0.0)  # traced anew each time
+
+
+def with_kinks(i):
+    return lambda x, row: 0.1 * i * jax.nn.relu(row[i % WIDTH] * x[1])
+
+
+def that_differ(i):
+    return lambda x, row: (1 + row[i % WIDTH] * x[0]) ** (2 + i % 5)
+
+
+def with_derivatives_that_differ(i):
+    @jax.custom_jvp
+    def twice(value):
+        return 2 * value
+
+    twice.defjvp(lambda at, change: (2 * at[0], (2.0 + i) * change[0]))  # on purpose not that of the function
+    return lambda x, row: twice(row[0] * x[0])
 
 
 def all_alike(i):
     return lambda x, row: jnp.sum(x * row)
 
 
-KINDS = [by_places, by_arrays, by_windows, with_a_derivative_of_their_own, all_alike]
+ALIKE = [by_places, by_arrays, by_windows, with_a_derivative_of_their_own, with_kinks, all_alike]
+KINDS = [*ALIKE, that_differ, with_derivatives_that_differ]
 
 
 def oracle_of(functions, **options):
@@ -62,7 +80,7 @@ def expected(functions, rows):
 def test_values_and_gradients_are_those_of_each_function(kind):
     functions = [kind(i) for i in range(NAMES)]
     oracle = oracle_of(functions)
-    assert len(oracle.functions[0].families) == (kind is not with_a_derivative_of_their_own)
+    assert len(oracle.functions[0].families) == (kind in ALIKE)
     batch = batch_of(oracle)
     look = oracle.look(X, batch)
     np.testing.assert_allclose(look.residuals[0], expected(functions, batch.samples[0]), rtol=1e-5, atol=1e-6)
@@ -75,7 +93,7 @@ def test_values_and_gradients_are_those_of_each_function(kind):
 
 
 def test_families_among_others_keep_the_order():
-    functions = [kind(i) for i in range(NAMES) for kind in (by_windows, with_a_derivative_of_their_own, by_places)]
+    functions = [kind(i) for i in range(NAMES) for kind in (by_windows, that_differ, by_places)]
     oracle = oracle_of(functions)
     assert len(oracle.functions[0].families) == 2
     batch = batch_of(oracle)

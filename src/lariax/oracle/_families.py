@@ -13,7 +13,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 from jaxtyping import Array, PyTree
 
 FEWEST = 16  # functions of a family; fewer are compiled one by one, which runs faster
@@ -34,6 +34,9 @@ class SharedProgram:
         values: dict[Var, Any] = dict(zip(jaxpr.constvars, (next(given) for _ in jaxpr.constvars), strict=True))
         values |= dict(zip(jaxpr.invars, leaves, strict=True))
         for equation in jaxpr.eqns:
+            if _has_rule(equation):
+                values |= zip(equation.outvars, self._alone(equation, values), strict=True)
+                continue
             inputs = [next(given) if isinstance(each, Literal) else values[each] for each in equation.invars]
             if _is_slice(equation):
                 found = [_sliced(inputs[0], next(given), equation.outvars[0].aval.shape)]
@@ -43,6 +46,12 @@ class SharedProgram:
             values |= dict(zip(equation.outvars, found, strict=True))
         last = jaxpr.outvars[0]
         return next(given) if isinstance(last, Literal) else values[last]
+
+    def _alone(self, equation: JaxprEqn, values: dict[Var, Any]) -> list[Array]:
+        """What an equation gives that keeps its derivative and its literals."""
+        inputs = list(dict.fromkeys(each for each in equation.invars if not isinstance(each, Literal)))
+        program = self.traced.jaxpr.replace(constvars=[], invars=inputs, outvars=equation.outvars, eqns=[equation])
+        return jaxpr_as_fun(ClosedJaxpr(program, ()))(*(values[each] for each in inputs))
 
 
 class Family(eqx.Module):
@@ -125,21 +134,50 @@ def _program_of(traced: ClosedJaxpr) -> tuple[SharedProgram, list[Any]]:
     key: list[Hashable] = [tuple(_kind(var.aval) for var in (*traced.jaxpr.constvars, *traced.jaxpr.invars))]
     for equation in traced.jaxpr.eqns:
         inputs = tuple(_kind(v.aval) if isinstance(v, Literal) else places[v] for v in equation.invars)
-        parameters = "slice" if _is_slice(equation) else tuple(sorted(equation.params.items()))
-        key.append((equation.primitive, inputs, parameters, tuple(_kind(var.aval) for var in equation.outvars)))
+        key.append((equation.primitive, inputs, _parameters(equation), tuple(_kind(v.aval) for v in equation.outvars)))
         places |= {var: len(places) + i for i, var in enumerate(equation.outvars)}
     last = traced.jaxpr.outvars[0]
     key.append(_kind(last.aval) if isinstance(last, Literal) else places[last])
-    calls = any("call_jaxpr" in equation.params for equation in traced.jaxpr.eqns)  # whose parameters are not enough
-    if calls or traced.effects or not _is_hashable(tuple(key)):
+    if traced.effects or not _is_hashable(tuple(key)):
         key = [object()]  # like no other
     return SharedProgram(tuple(key), traced), _numbers_of(traced)
+
+
+def _parameters(equation: JaxprEqn) -> Hashable:
+    if _is_slice(equation):
+        return "slice"
+    if _has_rule(equation):
+        return _rule(equation)
+    if "call_jaxpr" in equation.params:  # whose parameters are not enough
+        return object()
+    return tuple(sorted(equation.params.items()))
+
+
+def _has_rule(equation: JaxprEqn) -> bool:
+    """Whether it is a function with a derivative of its own, such as `jnp.logaddexp`."""
+    return equation.primitive.name == "custom_jvp_call"
+
+
+def _rule(equation: JaxprEqn) -> Hashable:
+    """The function, its derivative and its literals. JAX traces them anew each time: they are the same if they are
+    written the same, with all numbers in them."""
+    params = equation.params
+    try:
+        derivative, numbers, zeros = params["jvp_jaxpr_fun"].call_wrapped(*(False for _ in equation.invars))
+    except (AttributeError, KeyError, TypeError, ValueError):  # of a JAX that keeps it elsewhere
+        return object()
+    if params["call_jaxpr"].consts or numbers:
+        return object()
+    own = [(i, _number(each).tobytes()) for i, each in enumerate(equation.invars) if isinstance(each, Literal)]
+    return str(params["call_jaxpr"]), str(derivative), tuple(zeros), params["symbolic_zeros"], tuple(own)
 
 
 def _numbers_of(traced: ClosedJaxpr) -> list[Any]:
     """Constants, then literals and starts of slices in the order of the equations."""
     numbers: list[Any] = list(traced.consts)
     for equation in traced.jaxpr.eqns:
+        if _has_rule(equation):
+            continue
         numbers += [_number(each) for each in equation.invars if isinstance(each, Literal)]
         if _is_slice(equation):
             numbers.append(np.asarray(equation.params["start_indices"], np.int32))
