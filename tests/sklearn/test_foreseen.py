@@ -147,3 +147,10 @@ def test_wrong_constraints_of_a_regressor(limits, words):
     x, y = data()
     with pytest.raises(ValueError, match=words):
         ls.ConstrainedRegressor(limits).fit(x, y, sensitive_features={"g": y})
+
+
+def test_one_row_is_too_few():
+    """None of it is kept back."""
+    with pytest.warns(ls.LariaxWarning, match="1 were given"):
+        model = ls.ConstrainedRegressor({"coverage": ls.at_least(0.6)}).fit([[1.0]], [1.0])
+    assert model.status_ == "not_shown"

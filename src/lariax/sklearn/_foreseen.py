@@ -39,7 +39,8 @@ def too_few(plan: Plan, shares: Sequence[float], given: int, kept: int, error: f
     needed = FEWEST
     for row in plan.rows:
         for number in (row.first,) if row.second is None else (row.first, row.second):
-            needed = max(needed, int(np.ceil(fewest(room(row), error) / (shares[number] * kept / given))))
+            tested = max(shares[number] * kept, 1 / given) / given  # of a row
+            needed = max(needed, int(np.ceil(fewest(room(row), error) / tested)))
     if needed >= ENDLESS:
         return IMPOSSIBLE
     if needed <= given:
