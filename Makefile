@@ -12,7 +12,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,bench]'
 	touch $@
 
-$(VENV)/.frameworks: $(VENV)/.ready  # some 250 MB
+$(VENV)/.frameworks: $(VENV)/.ready  # some 300 MB
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[frameworks]'
 	touch $@
 

@@ -187,7 +187,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--resamplings", type=int, default=200)
     parser.add_argument("--first", type=int, default=1000, help="seed of the first: none that anything was chosen on")
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="where COMPAS and a9a are")
+    parser.add_argument("--data", type=Path, default=Path("data"), help="where COMPAS and a9a are")
     parser.add_argument("--tables", nargs="+", default=["adult", "german", "compas", "a9a"])
     parser.add_argument("--ways", nargs="+", default=["ours", "rivals"], choices=["ours", "rivals"])
     parser.add_argument("--keep", type=Path, help="a file of JSON lines that results are added to and read from")

@@ -20,8 +20,12 @@ def like(package, **attributes):
     return type("Like", (), {"__module__": f"{package}.frame", **attributes})()
 
 
+def array(values):
+    return np.array(values, object if isinstance(values, list) else None)
+
+
 def series(package, values):
-    return like(package, to_numpy=lambda self: np.array(values, object if isinstance(values, list) else None))
+    return like(package, to_numpy=lambda self: array(values))
 
 
 def polars_like():
@@ -30,7 +34,7 @@ def polars_like():
 
 
 def arrow_like():
-    columns = [series("pyarrow", values) for values in COLUMNS.values()]
+    columns = [like("pyarrow", __array__=lambda self, *args, x=x, **kwargs: array(x)) for x in COLUMNS.values()]
     return like("pyarrow.lib", column_names=list(COLUMNS), columns=columns, shape=(3, 3))
 
 

@@ -121,6 +121,8 @@ def _array(column: Any) -> np.ndarray:
     dtype: Any = getattr(column, "dtype", None)
     if _package(column) == "pandas" and hasattr(dtype, "na_value") and getattr(dtype, "kind", "O") in "iuf":
         return np.asarray(column.to_numpy(dtype=float if column.isna().any() else dtype.numpy_dtype, na_value=np.nan))
+    if _package(column) == "pyarrow":  # whose `to_numpy` refuses what it would have to copy
+        return np.asarray(column)
     return np.asarray(column.to_numpy() if hasattr(column, "to_numpy") else column)
 
 
