@@ -136,7 +136,6 @@ def conforms(make, x0, method, batch_size=2):
     "TrackedLagrangian-Nuclear-Dataset-float32",
     "TangentNormal-Box-epochs-float32",
     "Optax-Box-Distribution-float32",
-    "TrackedLagrangian-L2Ball-Stream-float64",
     "DualPenalty-L2Ball-Distribution-float32",
 )
 @pytest.mark.parametrize(("method", "simple", "source", "precision"), COMBINATIONS)

@@ -13,7 +13,7 @@ from scipy.optimize import minimize
 DRAWS, SEEDS = 20_000, 3
 
 
-@pytest.mark.long_but("12-gon, corner", "rows twice")
+@pytest.mark.long_but("12-gon, corner")
 @pytest.mark.parametrize(
     "name",
     [
