@@ -169,8 +169,8 @@ def main_of_resume(name):
     print(json.dumps(found | {"said": words, "refused": refused}))
 
 
-def gathered(result):
-    """The most entries that the compiled loop gathers, or sends on, at once: of any collective that is no sum."""
+def communicated(result):
+    """The most entries that the compiled loop gathers at once, and that devices send on piece by piece."""
     run = result.continuation
     setup, every = run.setup, jnp.int32(10)
     program = eqx.filter_jit(advance.__wrapped__)
@@ -179,8 +179,11 @@ def gathered(result):
     )
     text = lowered.compile().compiled.as_text()
     assert " all-reduce" in text or " all-gather" in text, "nothing is sharded"
-    moving = re.findall(r"= (.*?) (?:all-gather|[\w-]*all-to-all|collective-permute)(?:-start)?\(", text)
-    shapes = re.findall(r"\w\[([\d,]*)\]", " ".join(moving))
+    return [most_entries(text, kinds) for kinds in ("all-gather", r"[\w-]*all-to-all|collective-permute")]
+
+
+def most_entries(text, kinds):
+    shapes = re.findall(r"\w\[([\d,]*)\]", " ".join(re.findall(rf"= (.*?) (?:{kinds})(?:-start)?\(", text)))
     return max((int(np.prod([int(n) for n in shape.split(",") if n])) for shape in shapes), default=0)
 
 
@@ -202,6 +205,7 @@ def main(kind, name, where):
 
 
 def report(found, expected, x0, start, result, alone):
+    gathered, sent = communicated(result)
     apart = [np.abs(np.asarray(found[key]) - np.asarray(expected[key])).max() for key in x0]
     moved = max(float(np.abs(np.asarray(expected[key]) - np.asarray(x0[key])).max()) for key in x0)
     print(
@@ -210,7 +214,8 @@ def report(found, expected, x0, start, result, alone):
                 "apart": float(max(apart)),
                 "moved": moved,
                 "kept": [found[key].sharding == start[key].sharding for key in x0],
-                "gathered": gathered(result),
+                "gathered": gathered,
+                "sent": sent,
                 "status": [result.status, alone.status],
                 "multipliers": float(
                     max(
