@@ -13,6 +13,7 @@ neighbouring turns, and the median is told. What is kept in memory of a real fil
 """
 
 import argparse
+import itertools
 import os
 import tempfile
 import time
@@ -94,8 +95,9 @@ def plain(path: str, total: int) -> Callable[[], None]:
 
 
 def alone(rows: np.memmap, total: int) -> Callable[[], None]:
-    """`Blocks` with nobody behind it."""
-    batches = iter(lx.Blocks(rows, rows=BLOCK, window=WINDOW, batch=BATCH))
+    """`Blocks` with nobody behind it, pass after pass."""
+    blocks = lx.Blocks(rows, rows=BLOCK, window=WINDOW, batch=BATCH)
+    batches = itertools.chain.from_iterable(itertools.repeat(blocks))
 
     def turn() -> None:
         done = 0
