@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import lariax as lx
-from lariax.loop._verdict import KINKED, MOST_VALUES, Around, _half, _jumps, _least_slope, judged
+from lariax.loop._fresh import MOST_VALUES, _half
+from lariax.loop._verdict import KINKED, Around, _jumps, _least_slope, judged
 from lariax.oracle import Batch, bind
 from lariax.problem import LinearSystem
 from lariax.tuned.constants import FACE_SHARE, SLOPE_SHARE
@@ -113,6 +114,30 @@ def test_a_point_far_away_is_looked_at(line):
     """Samples that are rare and large throw a run away, and nothing that it sees afterwards tells it."""
     resting = np.append(1.0, np.zeros(7))
     assert "gradient of the Lagrangian" in verdict(line, [-1.0, 1e4, 1.0], stationarity=resting).doubt
+
+
+@pytest.mark.parametrize("constraints", [{}, {"limit": lx.AtMost(lambda x, z: x[0] * z, 1.0)}])
+def test_rare_heavy_samples_that_throw_x_far_away_are_told(constraints):
+    """One batch in 500 shows any gradient: the steps between are too long for it, and 2,048 samples hold two such."""
+    events = lx.Distribution(lambda key: 1e3 * jax.random.bernoulli(key, 1e-3))
+    problem = lx.Problem(lambda x, z: 0.5 * z * (x[0] - 2) ** 2, samples=events, constraints=constraints)
+    result = lx.solve(problem, jnp.zeros(1), iterations=2500)
+    assert abs(result.x[0]) > 1e3
+    assert not result.success
+    assert "larger batches" in result.doubt
+
+
+@pytest.mark.parametrize("objective", [1.0, 0.0])
+def test_a_solution_far_away_is_no_doubt(objective):
+    """Of an objective, or of a constraint alone."""
+    limit = lx.AtLeast(lambda x, z: x[0] + z[0], 9e3 if objective else 1e4)
+    problem = lx.Problem(
+        lambda x, z: objective * 0.5 * jnp.sum((x - 1e4 - z) ** 2), samples=NORMAL, constraints={"limit": limit}
+    )
+    result = lx.solve(problem, jnp.zeros(3), iterations=5000)
+    assert result.x[0] == pytest.approx(1e4, rel=1e-3)
+    assert not result.doubt
+    assert result.success
 
 
 def test_halves_that_agree_by_chance_prove_nothing():

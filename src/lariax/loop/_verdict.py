@@ -2,27 +2,19 @@
 in the way? Claims are made of what fresh samples show, at x and around it."""
 
 from collections.abc import Mapping
-from dataclasses import replace
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float, Int, Key
+from jaxtyping import Array, ArrayLike, Bool, Float, Key
 
 import scipy
-from lariax.compilation import compiled, on_device
-from lariax.loop._randomness import Randomness
+from lariax.compilation import compiled
+from lariax.loop._fresh import SAMPLES, FreshSamples
 from lariax.loop._unbounded import falls_without_end
 from lariax.methods import Diagnosis
 from lariax.oracle import Batch, Look, Oracle, Vector
-
-SAMPLES = 2048
-"""Fresh samples behind a verdict, in two halves."""
-
-FEWEST, MOST_VALUES = 32, 2**25
-"""No more values of constraints in a half than this, with so many samples at least: millions of rows take few."""
 
 FEW_BLOCKS = 32
 """Named constraints that are looked at one by one."""
@@ -44,8 +36,8 @@ STANDS = 1e-3
 """A violation stands if it is more than this part of the run's length."""
 
 RESTLESS = 0.05
-"""x is looked at for being stationary if late gradients of the Lagrangian are more than this part of the first ones, or
-if it is far away;"""
+"""x is looked at for being stationary if it is far away, or if late gradients of the Lagrangian are more than this part
+of the first ones;"""
 
 DRAWS = 4 * SAMPLES
 """that costs fresh samples, and is not worth it to runs that have drawn less;"""
@@ -102,7 +94,7 @@ def judged(
     """Of a run that has spent its budget at x, with its history."""
     if any(source is not None and source.from_host for source in oracle.sources):
         return Verdict("budget")  # the rows of a Stream are the run's
-    fresh = _Fresh(oracle, known, x, key)
+    fresh = FreshSamples(oracle, known, x, key)
     away = fresh.away
     is_far = fresh.is_here and away > FAR
     if is_far:
@@ -118,10 +110,13 @@ def judged(
     swings = known.averages and draws >= DRAWS and _has_not_fallen(violations)  # small at the end, perhaps by chance
     if bool(known.violated) or bool(known.pressed) or swings:
         found = _of_violation(known, fresh, violations)
-    doubtful = fresh.is_here and draws >= DRAWS and (is_far or _is_restless(history))
+    doubtful = is_far or (fresh.is_here and draws >= DRAWS and _is_restless(history))
     if doubtful and found.status == "budget" and not found.doubt:
         slopes = history.get("stationarity", np.zeros(0))
-        found = _of_slope(known, fresh, fresh.oracle.rows_named(multipliers), slopes)
+        weights = fresh.oracle.rows_named(multipliers)
+        found = _of_slope(known, fresh, weights, slopes)
+        if is_far and found.status == "budget" and not found.doubt:
+            found = _of_distance(fresh, weights)
     return found
 
 
@@ -139,7 +134,7 @@ def _is_restless(history: Mapping[str, np.ndarray]) -> bool:
     return bool(np.median(last) > RESTLESS * np.max(first))
 
 
-def _of_slope(known: Diagnosis, fresh: "_Fresh", weights: Array, slopes: np.ndarray) -> Verdict:
+def _of_slope(known: Diagnosis, fresh: "FreshSamples", weights: Array, slopes: np.ndarray) -> Verdict:
     """Of a point that may not be stationary."""
     found = _slope_at(fresh.oracle, fresh.point, weights, fresh.half(0), fresh.half(1))
     rest, noise, steep = map(float, found[:3])
@@ -149,6 +144,45 @@ def _of_slope(known: Diagnosis, fresh: "_Fresh", weights: Array, slopes: np.ndar
     if known.averages and _has_not_fallen(slopes):
         return Verdict("stalled", (f"x is no solution: {what}, and has not fallen for half of the run.",), fresh.draws)
     return Verdict("budget", draws=fresh.draws, doubt=f"x is no solution yet: {what}.")
+
+
+def _of_distance(fresh: FreshSamples, weights: Array) -> Verdict:
+    """Of a point that is far away, for what its samples show: rare heavy ones may have thrown it there."""
+    halves = fresh.half(0), fresh.half(1)
+    if bool(_is_better_than_half_way(fresh.oracle, fresh.point, weights, halves)):
+        return Verdict("budget", draws=fresh.draws)
+    doubt = (
+        f"x has gone far ({fresh.away:.0e} in the method's units), and {fresh.draws:,} fresh samples do not show that "
+        "it is better there than half as far. If a few samples weigh far more than others, take larger batches."
+    )
+    return Verdict("budget", draws=fresh.draws, doubt=doubt)
+
+
+@compiled(once=True)
+def _is_better_than_half_way(oracle: Oracle, z: Vector, weights: Array, halves: tuple[Batch, Batch]) -> Bool[Array, ""]:
+    """Whether the Lagrangian, or the violation of some row, is surely lower than half as far out; also where that
+    cannot be seen, since functions are not finite there."""
+    parts = oracle.split(weights[None])
+
+    def seen_at(point: Vector) -> tuple[list[Array], Array]:
+        looks = [oracle.look(point, half) for half in halves]
+        objective = jnp.concatenate([look.objective for look in looks])
+        residuals = [jnp.concatenate(both) for both in zip(*(look.residuals for look in looks), strict=True)]
+        rows = jnp.concatenate([oracle.join(look.residuals) for look in looks])
+        return [objective, *(r @ w[0] for r, w in zip(residuals, parts, strict=True))], rows
+
+    def mean_and_error(each: Array) -> tuple[Array, Array]:
+        return jnp.mean(each, axis=0), jnp.std(each, axis=0) / jnp.sqrt(each.shape[0])
+
+    def violation(mean: Array) -> Array:
+        return jnp.where(oracle.inequality, jnp.maximum(mean, 0), jnp.abs(mean))
+
+    (here, rows), (there, other_rows) = seen_at(z), seen_at(oracle.prox(z / 2, 0.0))
+    gains = [mean_and_error(b - a) for a, b in zip(here, there, strict=True)]
+    gain, error = sum(mean for mean, _ in gains), jnp.sqrt(sum(error**2 for _, error in gains))
+    fall = violation(jnp.mean(other_rows, axis=0)) - violation(jnp.mean(rows, axis=0))
+    is_better = (gain > SURE * error) | jnp.any(fall > SURE * mean_and_error(other_rows - rows)[1])
+    return is_better | ~jnp.isfinite(gain + jnp.sum(other_rows))
 
 
 @compiled(once=True)
@@ -166,7 +200,7 @@ def _slope_at(oracle: Oracle, z: Vector, weights: Array, first: Batch, second: B
     return jnp.linalg.norm(way), noise, jnp.linalg.norm(alone[0] + alone[1]) / 2, way
 
 
-def _scatter(fresh: "_Fresh", weights: Array, way: Vector) -> float:
+def _scatter(fresh: "FreshSamples", weights: Array, way: Vector) -> float:
     """The standard error of the slope along the way down: two halves may agree by chance where x has few entries."""
     try:
         return float(_scatter_along(fresh.oracle, fresh.point, weights, way, fresh.half(0)))
@@ -189,7 +223,7 @@ def has_kinks(oracle: Oracle, known: Diagnosis, x: Any, key: Key[Array, ""]) -> 
     eighth of it. True where it cannot be seen: samples come from the host, or functions have a rule of their own."""
     if any(source is not None and source.from_host for source in oracle.sources):
         return True
-    fresh = _Fresh(oracle, known, x, key)
+    fresh = FreshSamples(oracle, known, x, key)
     try:
         return int(_jumps(fresh.oracle, fresh.point, fresh.half(0), fresh.key)) >= KINKED
     except TypeError:  # jax.custom_vjp has no derivative along a direction
@@ -214,7 +248,7 @@ def _jumps(oracle: Oracle, z: Vector, batch: Batch, key: Key[Array, ""]) -> Arra
     return sum(map(count, slopes(0.0), slopes(step / 8), slopes(step)), start=jnp.zeros((), int))
 
 
-def _of_violation(known: Diagnosis, fresh: "_Fresh", violations: np.ndarray) -> Verdict:
+def _of_violation(known: Diagnosis, fresh: "FreshSamples", violations: np.ndarray) -> Verdict:
     blocks, length = fresh.oracle.blocks, 1 + fresh.away
     seen = _look_around(fresh.oracle, fresh.point, fresh.half(0), fresh.half(1), fresh.key)
     left, error = np.asarray(seen.left), np.asarray(seen.error)
@@ -280,58 +314,6 @@ def _least_slope(seen: Around, standing: np.ndarray, slight: float) -> np.ndarra
     weights = np.zeros_like(left)
     weights[standing] = y / np.abs(left[standing])
     return weights
-
-
-def _half(oracle: Oracle) -> int:
-    """Of the fresh samples; no more than there are rows, where they are drawn without replacement."""
-    passes = [source for source in oracle.sources if getattr(source, "epochs", False)]
-    few = max(FEWEST, 2 ** int(np.log2(max(1, MOST_VALUES / max(1, oracle.rows)))))  # of which meshes have equal parts
-    return min([SAMPLES // 2, few, *(leaf.shape[0] for leaf in jax.tree.leaves(passes) if np.ndim(leaf))])
-
-
-class _Fresh:
-    """x in the run's units, and samples that the run has not seen, drawn when asked for: mostly nobody asks, and what
-    is on the host takes no program."""
-
-    def __init__(self, oracle: Oracle, known: Diagnosis, x: Any, key: Key[Array, ""]) -> None:
-        vector = oracle.coordinates.ravel_small(x)
-        xp: Any = np if isinstance(vector, np.ndarray) else jnp
-        scales = xp.ones_like(vector) if known.scales is None else xp.asarray(known.scales)
-        self._z, self._run = vector / scales, key
-        self._halves: dict[int, Batch] = {}
-        self.oracle = replace(oracle, scaling=on_device(scales), has_slacks=False, copies=1, batch_size=_half(oracle))
-
-    @property
-    def is_here(self) -> bool:
-        """Whether this process has all of x."""
-        return isinstance(self._z, np.ndarray) or self._z.is_fully_addressable
-
-    @cached_property
-    def away(self) -> float:
-        return float(np.linalg.norm(np.asarray(self._z)) if self.is_here else jnp.linalg.norm(self._z))
-
-    @cached_property
-    def key(self) -> Key[Array, ""]:
-        return Randomness.VERDICTS.of(self._run)
-
-    @cached_property
-    def point(self) -> Vector:
-        return on_device(self._z)
-
-    @property
-    def draws(self) -> int:
-        return len(self._halves) * self.oracle.draws_per_iteration
-
-    def half(self, number: int) -> Batch:
-        if number not in self._halves:
-            self._halves[number] = _samples_at(self.oracle, self.key, on_device(number, np.int32))
-        return self._halves[number]
-
-
-@compiled(once=True)
-def _samples_at(oracle: Oracle, key: Key[Array, ""], place: Int[Array, ""]) -> Batch:
-    tickets = oracle.draw(key, place[None], (None,) * len(oracle.sources))
-    return oracle.fetch(jax.tree.map(lambda ticket: ticket[0], tickets))
 
 
 @compiled(once=True)
