@@ -116,6 +116,17 @@ def test_rows_are_told_apart():
     assert isinstance(alone["c0"], lx.AtMost)
     mine = {"mine": lx.Equal(jnp.sum, samples=None)}
     assert _constraints(mine, jnp.zeros(2)) == mine
+    assert _constraints({"mine": lx.Equal(jnp.sum)}, jnp.zeros(2)) == mine  # nothing is random
+
+
+def test_where_nothing_is_random_a_constraint_need_not_say_so():
+    on_circle = {"circle": lx.Equal(lambda x: x @ x, 1.0)}
+    result = lx.minimize(lambda x: x[0] + x[1], [1.0, 0.5], constraints=on_circle)
+    assert result.success
+    np.testing.assert_allclose(result.x, [-(0.5**0.5)] * 2, atol=1e-5)
+    np.testing.assert_allclose(result.multipliers["circle"], 0.5**0.5, rtol=1e-4)
+    with pytest.raises(ValueError, match="uses the problem's samples, but the problem has samples=None"):
+        lx.minimize(lambda x: x @ x, [1.0], constraints={"line": lx.Equal(lambda x, z: x[0] - z)})
 
 
 def test_bounds():

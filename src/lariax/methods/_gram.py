@@ -33,7 +33,7 @@ def gram_solve(
         part = b / root
         return (part - scaled @ jax.scipy.linalg.cho_solve(factor, scaled.T @ part)) / root
 
-    y = once(right)
-    for _ in range(REFINED):
-        y = y + once(right - half @ (half.T @ y) - diagonal * y)
-    return y
+    def corrected(_: int, y: Array) -> Array:
+        return y + once(right - half @ (half.T @ y) - diagonal * y)
+
+    return jax.lax.fori_loop(0, 1 + REFINED, corrected, jnp.zeros_like(right))  # one body is compiled sooner than three

@@ -1,6 +1,7 @@
 """`minimize`: problems said in SciPy's words."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -12,9 +13,9 @@ from lariax.certificate import RelativeTolerance, Tolerance
 from lariax.compilation import on_device
 from lariax.loop import Result, solve
 from lariax.methods import AbstractMethod
-from lariax.problem import AbstractConstraint, AbstractSource, AtLeast, AtMost, Equal, Linear, Problem
+from lariax.problem import SHARED, AbstractConstraint, AbstractSource, AtLeast, AtMost, Equal, Linear, Problem
 from lariax.sets import AbstractSet, Box
-from lariax.utils import helped_by
+from lariax.utils import helped_by, takes
 
 EXACT_ITERATIONS = 16_000
 """The most for a problem in which nothing is random: it usually ends long before, by its tolerance,"""
@@ -60,7 +61,7 @@ def minimize(
         constraints: `scipy.optimize.LinearConstraint` or `NonlinearConstraint`, or several of them in a list: the
             constraint at place i is called `c{i}` in the result, and `c{i} lower`, `c{i} upper`, `c{i} equal` where it
             has several kinds of rows. Dictionaries with 'type', 'fun' and perhaps 'args' are taken too. Or constraints
-            of Lariax, by name.
+            of Lariax, by name; without samples= their functions are of x alone.
         bounds: `scipy.optimize.Bounds`, pairs (low, high) with None for no bound, or a set of `lariax.sets`.
         method: as for `solve`.
         tolerance: when to stop, as for `solve`. By default, for a problem in which nothing is random, when every part
@@ -84,7 +85,7 @@ def minimize(
     problem = Problem(
         _traceable("fun", fun, x, samples is not None),
         samples=samples,
-        constraints=_constraints(constraints, x),
+        constraints=_constraints(constraints, x, samples is not None),
         within=_within(bounds, x),
     )
     if tol is not None and (samples is not None or tolerance is not None):
@@ -193,15 +194,21 @@ def _ends(values: Any, missing: float, x: PyTree) -> PyTree:
 # --- constraints
 
 
-def _constraints(given: Any, x: PyTree) -> dict[str, AbstractConstraint]:
+def _constraints(given: Any, x: PyTree, random: bool = False) -> dict[str, AbstractConstraint]:
     if isinstance(given, Mapping) and not {"type", "fun"} <= given.keys():
-        return dict(given)
+        return {name: part if random else _exact(part) for name, part in given.items()}
     several = given if isinstance(given, list | tuple) else [given]
     found: dict[str, AbstractConstraint] = {}
     for i, constraint in enumerate(several):
         parts = _parts(f"c{i}", constraint, x)
         found |= {f"c{i}" if len(parts) == 1 else f"c{i} {kind}": part for kind, part in parts.items()}
     return found
+
+
+def _exact(constraint: Any) -> Any:
+    """A constraint of Lariax on x alone, where there are no samples that it could share."""
+    shares = isinstance(constraint, AbstractConstraint) and constraint.samples is SHARED
+    return replace(constraint, samples=None) if shares and constraint.fun and takes(constraint.fun, 1) else constraint
 
 
 def _parts(name: str, constraint: Any, x: PyTree) -> dict[str, AbstractConstraint]:
@@ -223,7 +230,7 @@ def _parts(name: str, constraint: Any, x: PyTree) -> dict[str, AbstractConstrain
         raise TypeError(
             f"constraint {name!r} must be a scipy.optimize.LinearConstraint or NonlinearConstraint, or a dictionary "
             f"with 'type' ('eq' or 'ineq') and 'fun', found {found}. Constraints of Lariax go by name: "
-            "constraints={'name': lx.AtMost(fun, bound, samples=None)}."
+            "constraints={'name': lx.AtMost(fun, bound)}."
         )
     low, high = (np.broadcast_to(np.asarray(end, float).ravel(), rows) for end in (constraint.lb, constraint.ub))
     if (low > high).any() or np.isnan(low).any() or np.isnan(high).any():
