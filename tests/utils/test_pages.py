@@ -4,13 +4,17 @@ import re
 from pathlib import Path
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import lariax as lx
+import lariax.torch as lt
 from lariax import runs
+from lariax.sklearn import ConstrainedClassifier, at_least
 from lariax.utils import _pages
 
 ROOT = Path(__file__).parents[2]
+ROWS = np.eye(6), np.array([0, 1] * 3)
 
 
 @pytest.mark.parametrize("topic", _pages.PAGES)
@@ -29,7 +33,12 @@ def test_pages_exist_with_their_headings(topic):
         (lambda: runs.load("no-such-folder"), runs.RunFolderError, "folders"),
         (lambda: lx.solve(None, 0.0), TypeError, "start"),
         (lambda: lx.certify(lx.Problem(jnp.sum), jnp.zeros(2), on="test"), ValueError, "certificate"),
-        (lambda: lx.minimize(jnp.sum, jnp.zeros(2), constraints={"type": "le"}), TypeError, "scipy"),
+        (lambda: lx.Problem(jnp.sum, constraints=[lx.Equal(jnp.sum)]), TypeError, "problem"),
+        (lambda: lx.Problem(jnp.sum, samples=np.zeros(3)), TypeError, "problem"),
+        (lambda: lx.Multipliers({"cost": 1.0}), TypeError, "multipliers"),
+        (lambda: lt.Multipliers({"cost": 1.0}), TypeError, "multipliers"),
+        (lambda: ConstrainedClassifier({"recal": at_least(0.9)}).fit(*ROWS), ValueError, "promise"),
+        (lambda: lx.minimize(jnp.sum, jnp.zeros(2), options={"gtol": 1.0}), TypeError, "scipy"),
     ],
 )
 def test_errors_name_the_page_that_helps(call, kind, topic):

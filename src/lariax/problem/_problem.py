@@ -10,7 +10,7 @@ from lariax.problem._constraints import SHARED, AbstractConstraint
 from lariax.problem._sources import AbstractSource
 from lariax.prox import AbstractProximable, Restricted, Zero
 from lariax.sets import AbstractSet, Everything
-from lariax.utils import takes
+from lariax.utils import helped_by, takes
 
 OBJECTIVE = (
     "Write lambda x, sample: ..., or leave samples= out if nothing is random.",
@@ -55,6 +55,7 @@ class Problem(eqx.Module):
     heldout: AbstractSource | None
     is_joint: bool = eqx.field(static=True)
 
+    @helped_by("problem")
     def __init__(
         self,
         objective: Callable[..., Any],
@@ -109,6 +110,7 @@ class Problem(eqx.Module):
             _joint=True,
         )
 
+    @helped_by("problem")
     def __check_init__(self) -> None:
         if not callable(self.objective):
             raise TypeError(

@@ -21,7 +21,7 @@ from lariax.sklearn._promise import Outcome, settled
 from lariax.sklearn._rates import Plan, planned
 from lariax.sklearn._tradeoff import FittedData, bound_of, draw, frame_of, named, price
 from lariax.sklearn._train import Rows
-from lariax.utils import check_among, check_confidence, is_number, warn
+from lariax.utils import check_among, check_confidence, helped_by, is_number, warn
 
 LEFT_BEHIND = "a model leaves its rows behind when it is pickled: fit it again to see the price of a bound."
 
@@ -71,6 +71,7 @@ class _Classifier(ClassifierMixin, BaseEstimator):
     _objective = "error"
     _several = True  # classes
 
+    @helped_by("promise")
     def fit(self, X: Any, y: Any, sample_weight: Any = None, sensitive_features: Any = None) -> Self:
         """Train on X and y, and test the promise on rows of them that are kept back.
 

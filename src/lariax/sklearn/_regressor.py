@@ -32,7 +32,7 @@ from lariax.sklearn._regression import (
     sweep_of,
 )
 from lariax.sklearn._tradeoff import bound_of, draw, frame_of, named
-from lariax.utils import check_among, check_confidence, is_number, warn
+from lariax.utils import check_among, check_confidence, helped_by, is_number, warn
 
 LINEAR_LEVELS, NETWORK_LEVELS = LinearTrainer.levels, (0.0, 2.0, 5.0, 9.0)
 """Margins that models are trained for, in standard errors of the rows kept back."""
@@ -87,6 +87,7 @@ class ConstrainedRegressor(RegressorMixin, BaseEstimator):
         self.raise_on_failure = raise_on_failure
         self.random_state = random_state
 
+    @helped_by("promise")
     def fit(self, X: Any, y: Any, sample_weight: Any = None, sensitive_features: Any = None) -> Self:
         """Train on X and y, and test the promise on rows of them that are kept back; arguments as of
         `ConstrainedClassifier.fit`."""

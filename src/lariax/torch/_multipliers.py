@@ -18,6 +18,7 @@ from lariax.torch._settle import Closure, settled
 from lariax.tuned.multipliers import Multipliers as Core
 from lariax.tuned.multipliers import ValueEstimate
 from lariax.tuned.pressure import next_look
+from lariax.utils import helped_by
 
 
 class ConstraintRows(NamedTuple):
@@ -63,6 +64,7 @@ class Multipliers:
     [-0.5, 1.5]
     """
 
+    @helped_by("multipliers")
     def __init__(
         self,
         constraints: Mapping[str, AbstractConstraint],

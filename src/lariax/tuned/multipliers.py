@@ -8,7 +8,7 @@ import numpy as np
 
 from lariax.tuned import host, pressure
 from lariax.tuned.pressure import Kind, Pool, Pressure, Sizes
-from lariax.utils import warn
+from lariax.utils import helped_by, warn
 
 MISSED = 100  # calls after which a constraint that nobody has measured is worth a word
 VERSION = 2  # of what `state_dict` holds
@@ -80,6 +80,7 @@ class Multipliers:
     True
     """
 
+    @helped_by("multipliers")
     def __init__(self, constraints: Mapping[str, Any], steps: int | None = None) -> None:
         checked(constraints, steps)
         self.constraints: dict[str, ConstraintKind] = dict(constraints)

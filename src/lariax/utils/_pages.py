@@ -17,6 +17,8 @@ PAGES = {
     "folders": "command-line.md#the-folder-of-a-run",
     "commands": "command-line.md",
     "promise": "guides/scikit-learn.md",
+    "problem": "api/problem.md",
+    "multipliers": "multipliers.md",
 }
 
 
