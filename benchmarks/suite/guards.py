@@ -1,15 +1,19 @@
 """What the guards of the default method are worth: `python -m benchmarks.suite.guards [--seeds 8] [--write]`.
 
 Each row has one guard taken out, by setting a number of `lariax.tuned.constants` to where it no longer acts, or by
-leaving out a function. Errors are those of all problems of the suite and of the hard list, in units of the statistical
-limit, on seeds that no other benchmark uses.
+leaving out a function. Errors are those of problems of the suite and of the hard list, in units of the statistical
+limit, on seeds that no other benchmark uses. `--keep FILE` keeps what was run, a line a problem: a table can be made in
+several goes.
 """
 
 import argparse
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache, partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -23,12 +27,16 @@ from benchmarks._results import origin, table, write  # noqa: E402
 from benchmarks.suite.hard import HARD  # noqa: E402
 from benchmarks.suite.limits import Solved, solve  # noqa: E402
 from benchmarks.suite.problems import SUITE, by_name  # noqa: E402
-from benchmarks.suite.run import Score, joined, scored, solved_by_lariax  # noqa: E402
+from benchmarks.suite.run import joined, scored, solved_by_lariax  # noqa: E402
+from lariax.tuned.curvature import EIGENVALUE_SHARE  # noqa: E402
 
 DRAWS = (2_000, 20_000)
 FIRST_SEED = 1_000
 LOST = 8.0
 """A seed whose error is more limits than this is lost."""
+
+MATTERS = 1.3
+"""Errors that differ by more than this, either way, are shown: over a few seeds they differ by 10 to 20 % by chance."""
 
 
 def _never(xp: Any, shape: Any, multipliers: Any) -> Any:
@@ -37,6 +45,14 @@ def _never(xp: Any, shape: Any, multipliers: Any) -> Any:
 
 def _as_long_as_curvature_permits(xp: Any, curvature: Any, tiny: Any) -> Any:
     return xp.inf + 0 * curvature.largest
+
+
+def _without_jumps(xp: Any, filter: Any, curvature: Any, change: Any, explained: Any) -> Any:
+    return filter, curvature
+
+
+def _without_a_cap(xp: Any, curvature: Any, eigenvalue: Any, tiny: Any) -> Any:
+    return curvature._replace(largest=xp.maximum(curvature.largest, EIGENVALUE_SHARE * eigenvalue))
 
 
 GUARDS: dict[str, dict[str, Any]] = {
@@ -53,8 +69,13 @@ GUARDS: dict[str, dict[str, Any]] = {
     "no share of the eigenvalue": {"curvature.EIGENVALUE_SHARE": 0.0},
     "no curvature from the gradient": {"curvature.LINEAR_CURVATURE": 0.0},
     "L forgotten at one rate": {"curvature.FORGET_FAST": 0.5},
+    "L not capped at refreshes": {"rule.within_eigenvalue": _without_a_cap},
+    "jumps neither error nor curvature": {"rule.with_jump": _without_jumps},
     "coupling kept to the next refresh": {"rule.has_lost_coupling": _never},
+    "weak eigenvalues as they seem": {"shape.EIGENVALUE_NOISE": 0.0},
+    "Jacobians that moved not reopened": {"shape.MOVED": 1e30},
     "measured in each iteration": {"rates.INTERVALS": {}},
+    "means by measurements, not iterations": {"rates.CURVATURE_CATCH_UP": 1, "rates.NOISE_CATCH_UP": 1},
 }
 
 
@@ -75,81 +96,104 @@ def replaced(changes: dict[str, Any]) -> Iterator[None]:
             setattr(module, name, old)
 
 
-class Row(NamedTuple):
-    """One guard taken out."""
+class Found(NamedTuple):
+    """Of one problem, with one guard taken out; by draws."""
 
-    name: str
-    means: dict[int, float]  # geometric mean over the suite, by draws
-    hard: dict[int, float]  # and over the hard list
-    worst: tuple[float, str]  # the largest rms at the end, and whose
+    mean: dict[int, float]  # of stationarity and feasibility, rms over seeds, over the limit: the geometric mean
+    worse: dict[int, float]  # the larger of the two
     lost: int  # seeds beyond LOST limits at the end
 
 
-def row(name: str, cases: dict[str, Solved], seeds: range, show: Callable[[str], None]) -> Row:
-    scores: list[Score] = []
-    for case in cases:
-        with replaced(GUARDS[name]):
-            runs = solved_by_lariax(cases[case].case, list(DRAWS), seeds, 2, "float64")
-            scores += scored(cases[case], joined(list(runs)))
-        show(f"{name:36s} {case:10s} " + "  ".join(f"{_larger(s.rms, s):.2f}" for s in scores[-len(DRAWS) :]))
-    last = [score for score in scores if score.draws == DRAWS[-1]]
-    largest = max(last, key=lambda score: _larger(score.rms, score))
-    return Row(
-        name,
-        {n: _mean(scores, n, hard=False) for n in DRAWS},
-        {n: _mean(scores, n, hard=True) for n in DRAWS},
-        (_larger(largest.rms, largest), largest.name),
-        sum(_lost(score, cases[score.name]) for score in last),
+def found(name: str, solved: Solved, seeds: range) -> Found:
+    with replaced(GUARDS[name]):
+        runs = solved_by_lariax(solved.case, list(DRAWS), seeds, 2, "float64")
+        scores = scored(solved, joined(list(runs)))
+    rms = {score.draws: score.rms[: score.measures] for score in scores}
+    last = scores[-1]
+    over = np.asarray(solved.errors(last.ends.x))[:, : last.measures] / solved.limit(last.draws)[: last.measures]
+    return Found(
+        {n: float(np.exp(np.log(values).mean())) for n, values in rms.items()},
+        {n: float(values.max()) for n, values in rms.items()},
+        int(np.sum(~(over.max(axis=1) < LOST))),
     )
 
 
-def _larger(values: np.ndarray, score: Score) -> float:
-    return float(values[: score.measures].max())
+class Runs:
+    """What was found, kept in a file if there is one."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path, self.known = path, {}
+        for line in path.read_text().splitlines() if path is not None and path.exists() else ():
+            name, case, seeds, (mean, worse, lost) = json.loads(line)
+            by_draws = ({int(n): value for n, value in each.items()} for each in (mean, worse))
+            self.known[name, case, seeds] = Found(*by_draws, lost)
+
+    def get(self, name: str, case: str, seeds: range, solved: Callable[[], Solved]) -> Found:
+        key = (name, case, len(seeds))
+        if key not in self.known:
+            self.known[key] = found(name, solved(), seeds)
+            if self.path is not None:
+                with self.path.open("a") as file:
+                    file.write(json.dumps([*key, self.known[key]]) + "\n")
+        return self.known[key]
 
 
-def _lost(score: Score, solved: Solved) -> int:
-    over = np.asarray(solved.errors(score.ends.x))[:, :2] / solved.limit(score.draws)[:2]
-    return int(np.sum(~(over[:, : score.measures].max(axis=1) < LOST)))
+def cells(name: str, known: dict[str, Found]) -> list[str]:
+    """A row of the table."""
 
+    def mean(draws: int, *, hard: bool) -> str:
+        logs = [np.log(each.mean[draws]) for case, each in known.items() if (case in HARD) == hard]
+        return f"{np.exp(np.mean(logs)):.2f}" if logs else ""
 
-def _mean(scores: list[Score], draws: int, *, hard: bool) -> float:
-    chosen = [score for score in scores if score.draws == draws and (score.name in HARD) == hard]
-    return float(np.exp(np.mean([np.log(score.rms[: score.measures]).mean() for score in chosen]))) if chosen else 1.0
-
-
-def page(rows: list[Row], seeds: int, seconds: float) -> str:
-    head = ["", *(f"suite, {n:,}" for n in DRAWS), *(f"hard, {n:,}" for n in DRAWS), "worst problem", "lost seeds"]
-    cells = [
-        [
-            row.name,
-            *(f"{row.means[n]:.2f}" for n in DRAWS),
-            *(f"{row.hard[n]:.2f}" for n in DRAWS),
-            f"{row.worst[0]:.3g} ({row.worst[1]})",
-            str(row.lost),
-        ]
-        for row in rows
+    worst = max(known, key=lambda case: known[case].worse[DRAWS[-1]])
+    return [
+        name,
+        *(mean(n, hard=False) for n in DRAWS),
+        *(mean(n, hard=True) for n in DRAWS),
+        f"{known[worst].worse[DRAWS[-1]]:.3g} ({worst})",
+        str(sum(each.lost for each in known.values())),
     ]
+
+
+def differences(known: dict[str, Found], whole: dict[str, Found]) -> str:
+    """Problems on which it matters: the larger error at the end, without the guard and with it."""
+    pairs = {case: (each.worse[DRAWS[-1]], whole[case].worse[DRAWS[-1]]) for case, each in known.items()}
+    apart = [case for case, (a, b) in pairs.items() if not 1 / MATTERS < a / b < MATTERS]
+    return ", ".join(f"{case} {pairs[case][0]:.3g} ({pairs[case][1]:.3g})" for case in apart)
+
+
+def page(rows: dict[str, dict[str, Found]], seeds: range, seconds: float) -> str:
+    head = ["", *(f"suite, {n:,}" for n in DRAWS), *(f"hard, {n:,}" for n in DRAWS), "worst problem", "lost seeds"]
+    lines, whole = [cells(name, known) for name, known in rows.items()], rows.get("as it is")
+    if whole:
+        head.append(f"other by more than {MATTERS:g} times (as it is)")
+        lines = [[*row, differences(known, whole)] for row, known in zip(lines, rows.values(), strict=True)]
+    cases = next(iter(rows.values()))
     about = (
-        f"The default method with one guard taken out, batch size 2, {seeds} seeds from {FIRST_SEED} on: the geometric "
-        "mean of rms errors over the statistical limit, over the suite and over the hard list, after so many draws; "
-        f"the worst problem and the seeds beyond {LOST:g} limits at the last of them, of both lists."
+        f"The default method with one guard taken out, batch size 2, seeds {seeds[0]:,} to {seeds[-1]:,}, on "
+        f"{', '.join(cases)}: the geometric mean of rms errors over the statistical limit, over those of the suite and "
+        f"those of the hard list, after so many draws; at the last of them the worst problem, seeds beyond {LOST:g} "
+        "limits, and the larger error where it differs."
     )
     where = origin("benchmarks.suite.guards", ("lariax", "jax", "numpy"), seconds)
-    return "\n".join(["# Guards of the default method", "", where, "", about, "", *table(head, cells)])
+    return "\n".join(["# Guards of the default method", "", where, "", about, "", *table(head, lines)])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.suite.guards", description=__doc__)
     parser.add_argument("guards", nargs="*", default=[*GUARDS])
+    parser.add_argument("--problems", nargs="+", default=[*SUITE, *HARD])
     parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--keep", type=Path, help="a file for what is found, and of what was found before")
     parser.add_argument("--write", action="store_true", help="write the page of the results")
-    options, console, began = parser.parse_args(), Console(width=160), time.perf_counter()
-    names = [name for name in [*SUITE, *HARD] if not by_name(name).infeasible]
-    solved = [solve(by_name(name)) for name in names]
-    cases = {each.case.name: each for each in solved}  # one may go by another name, without its data
-    seeds = range(FIRST_SEED, FIRST_SEED + options.seeds)
-    rows = [row(name, cases, seeds, lambda line: console.print(line, highlight=False)) for name in options.guards]
-    text = page(rows, options.seeds, time.perf_counter() - began)
+    options, console, began = parser.parse_args(), Console(width=200), time.perf_counter()
+    seeds, runs, rows = range(FIRST_SEED, FIRST_SEED + options.seeds), Runs(options.keep), {}
+    cases = {case.name: case for case in map(by_name, options.problems) if not case.infeasible}
+    solved = cache(lambda name: solve(cases[name]))
+    for name in options.guards:
+        rows[name] = {case: runs.get(name, case, seeds, partial(solved, case)) for case in cases}
+        console.print("  ".join(cells(name, rows[name])), highlight=False)
+    text = page(rows, seeds, time.perf_counter() - began)
     console.print(text, highlight=False)
     if options.write:
         console.print(f"written to {write('guards', text)}")

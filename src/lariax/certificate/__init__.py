@@ -16,9 +16,9 @@ from lariax.certificate._draws import (
     most_together,
     shares,
 )
-from lariax.certificate._estimates import Estimates, Levels, estimates_from_means, fit_from_means
+from lariax.certificate._estimates import estimates_from_means, fit_from_means
 from lariax.certificate._multipliers import Fit, forms_jacobian
-from lariax.certificate._report import Scope
+from lariax.certificate._report import Evidence, Scope
 from lariax.certificate._samples import DRAWS, draws_for_run, next_rows
 from lariax.certificate._sequential import SequentialTest
 from lariax.certificate._tolerance import RelativeTolerance, Tolerance, check_tolerance
@@ -35,13 +35,12 @@ __all__ = [
     "BatchPlan",
     "Certificate",
     "ConstraintReport",
-    "Estimates",
+    "Evidence",
     "Feeds",
     "Fit",
     "Fresh",
     "Interval",
     "Judged",
-    "Levels",
     "PointMeans",
     "Relative",
     "RelativeTolerance",

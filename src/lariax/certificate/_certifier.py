@@ -10,10 +10,9 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from lariax.certificate._certificate import Certificate
-from lariax.certificate._draws import BatchPlan
-from lariax.certificate._estimates import Estimates, Levels, Multipliers, levels_for
+from lariax.certificate._estimates import Levels, Multipliers, levels_for
 from lariax.certificate._multipliers import Fit
-from lariax.certificate._report import Scope, as_certificate
+from lariax.certificate._report import Evidence, Scope, as_certificate
 from lariax.certificate._tolerance import RelativeTolerance, Tolerance, better, refutes
 from lariax.compilation import on_device
 from lariax.oracle import AbstractStructure
@@ -56,9 +55,9 @@ class AbstractCertifier(abc.ABC):
         """Least-squares multipliers, on some of the samples; the others are for `estimate`."""
 
     @abc.abstractmethod
-    def estimate(self, y: Multipliers, share: float, fit: Fit | None) -> tuple[Estimates, Levels, BatchPlan, int]:
-        """Every estimate of a certificate with multipliers of the residuals, their levels, the samples behind them, and
-        how many were drawn. `share` is that of `levels`; `fit` is where y comes from, None if it was given."""
+    def estimate(self, y: Multipliers, share: float, fit: Fit | None) -> Evidence:
+        """For multipliers of the residuals. `share` is that of `levels`; `fit` is where y comes from, None if it was
+        given."""
 
     @cached_property
     def fitted(self) -> Fit:
@@ -95,16 +94,12 @@ class AbstractCertifier(abc.ABC):
         return 0 if fit is None or fit.seen is None or self.scope.exact else fit.seen.objective.shape[0]
 
     def _certificate(self, y: Multipliers, notes: tuple[str, ...], share: float, fit: Fit | None) -> Certificate:
-        found, at, plan, draws = self.estimate(y, share, fit)
         return as_certificate(
             self.structure,
             self.scope,
-            found,
+            self.estimate(y, share, fit),
             y,
-            at.values,
-            plan,
             fitted=fit is not None,
-            draws=draws,
             confidence=self.confidence,
             tolerance=self._in_words,
             notes=notes + self.notes,

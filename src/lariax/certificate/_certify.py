@@ -11,9 +11,10 @@ from jaxtyping import Array, ArrayLike, PyTree
 from lariax.certificate._certificate import Certificate
 from lariax.certificate._certifier import AbstractCertifier, Judged
 from lariax.certificate._draws import BatchPlan, SampledPoint
-from lariax.certificate._estimates import Estimates, Levels, Multipliers, estimate
+from lariax.certificate._estimates import Multipliers, estimate
 from lariax.certificate._estimates import fit as fit_on_samples
 from lariax.certificate._multipliers import Fit
+from lariax.certificate._report import Evidence
 from lariax.certificate._risks import with_true_risks
 from lariax.certificate._samples import DRAWS, PASSES, RISKS, Samples, not_held_out, samples_for
 from lariax.certificate._tolerance import RelativeTolerance, Tolerance
@@ -185,12 +186,12 @@ class _Certifier(AbstractCertifier):
         point = self._sampled(self.samples.plan if whole else self.samples.half(False))
         return fit_on_samples(point, self._least)
 
-    def estimate(self, y: Multipliers, share: float, fit: Fit | None) -> tuple[Estimates, Levels, BatchPlan, int]:
+    def estimate(self, y: Multipliers, share: float, fit: Fit | None) -> Evidence:
         samples = self.samples
         plan = samples.plan if fit is None or fit.seen is None else samples.half(True)
         point, at = self._sampled(plan), self.levels(plan.batches, share, fit)
         found = estimate(point, y, self._least, at, fit)
-        return found, at, plan, samples.draws(plan) * (2 if self.earlier(fit) else 1)
+        return Evidence(found, at, plan, samples.draws(plan) * (2 if self.earlier(fit) else 1))
 
     def _sampled(self, plan: BatchPlan) -> SampledPoint:
         return SampledPoint(self.samples.oracle, self.samples.feeds, self.z, self._key, plan)

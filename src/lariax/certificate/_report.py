@@ -8,7 +8,7 @@ from jaxtyping import Bool
 
 from lariax.certificate._certificate import HOLDS, Certificate, ConstraintReport, Interval, Relative
 from lariax.certificate._draws import BatchPlan
-from lariax.certificate._estimates import Estimates, Multipliers
+from lariax.certificate._estimates import Estimates, Levels, Multipliers
 from lariax.certificate._interval import Intervals, Level
 from lariax.oracle import AbstractStructure, Block, Layout
 
@@ -21,22 +21,27 @@ class Scope(NamedTuple):
     about: str  # the same in words
 
 
+class Evidence(NamedTuple):
+    """What samples show of a point with given multipliers, and which samples."""
+
+    estimates: Estimates
+    levels: Levels
+    plan: BatchPlan
+    draws: int
+
+
 def as_certificate(
     structure: AbstractStructure,
     scope: Scope,
-    found: Estimates,
+    evidence: Evidence,
     y: Multipliers,
-    at: Level,
-    plan: BatchPlan,
     *,
     fitted: bool,
-    draws: int,
     confidence: float,
     tolerance: float,
     notes: tuple[str, ...],
 ) -> Certificate:
-    """`at`: the level of the constraints' values; `plan`: the samples behind the estimates."""
-    found = jax.tree.map(np.asarray, found)
+    found = jax.tree.map(np.asarray, evidence.estimates)
     units = range(found.measures.stationarity.estimate.size)
     own, *others = [
         Relative(*(_interval(Intervals(*(part[i] for part in each))) for each in found.measures)) for i in units
@@ -48,7 +53,7 @@ def as_certificate(
         relative=others[0] if others else None,
         natural_residual=_interval(found.natural_residual),
         objective=_interval(found.objective),
-        constraints=_reports(structure, found.residuals, at, tolerance),
+        constraints=_reports(structure, found.residuals, evidence.levels.values, tolerance),
         multipliers=structure.layout.named(structure.user_multipliers(np.asarray(y))),
         fitted=fitted,
         population=scope.population,
@@ -56,10 +61,10 @@ def as_certificate(
         about=scope.about,
         outside=float(found.outside),
         heldout=None,
-        draws=draws,
+        draws=evidence.draws,
         confidence=confidence,
         tolerance=tolerance,
-        warnings=notes + _heavy(structure.layout, found, plan),
+        warnings=notes + _heavy(structure.layout, found, evidence.plan),
     )
 
 

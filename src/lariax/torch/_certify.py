@@ -16,9 +16,8 @@ from lariax.certificate import (
     AbstractCertifier,
     BatchPlan,
     Certificate,
-    Estimates,
+    Evidence,
     Fit,
-    Levels,
     PointMeans,
     Scope,
     estimates_from_means,
@@ -156,7 +155,7 @@ class _ModelCertifier(AbstractCertifier):
         values = PointMeans(self._array(objective), self._array(residuals), None)
         return fit_from_means(values, self.structure, self.z, self._array(slope), self._array(jacobian))
 
-    def estimate(self, y: Any, share: float, fit: Fit | None) -> tuple[Estimates, Levels, BatchPlan, int]:
+    def estimate(self, y: Any, share: float, fit: Fit | None) -> Evidence:
         means, batches = self._means, self._batches
         first, rest = (batches, batches) if fit is None else (batches[::2], batches[1::2])
         parts = [batches] if self.scope.exact else means.parts(rest, means.parts_of(first))
@@ -165,7 +164,7 @@ class _ModelCertifier(AbstractCertifier):
         plan = BatchPlan(len(parts), rows, np.asarray(1, np.int32))
         at = self.levels(plan.batches, share, fit)
         draws = sum(means.rows(batch) for part in parts for batch in part) + rows * self.earlier(fit)
-        return estimates_from_means(found, self.structure, self.z, y, at, fit), at, plan, draws
+        return Evidence(estimates_from_means(found, self.structure, self.z, y, at, fit), at, plan, draws)
 
     def _array(self, part: np.ndarray) -> Array:
         return jnp.asarray(part, self.structure.dtype)
