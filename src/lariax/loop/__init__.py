@@ -1,9 +1,9 @@
 """The one compiled loop, and what is around it."""
 
 from lariax.checkpoint import Checkpoint, CheckpointError
+from lariax.loop._bound import Bound, bind
 from lariax.loop._drive import Snapshot
 from lariax.loop._history import History
-from lariax.loop._own import Bound, bind
 from lariax.loop._result import FAILURES, STATUSES, Result, plot_by
 from lariax.loop._resume import origin_of, resume
 from lariax.loop._solve import solve

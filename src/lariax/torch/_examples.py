@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lariax.torch._constraints import AbstractConstraint, Indexed, Proxy
-from lariax.torch._looks import processes
+from lariax.torch._processes import processes
 from lariax.tuned.pressure import visit_share
 
 

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from lariax.torch._constraints import AbstractConstraint, Proxy
 from lariax.torch._examples import ExampleMultipliers, ExampleRows
-from lariax.torch._looks import is_sharded, processes, sizes_of
+from lariax.torch._gradient_sizes import is_sharded, sizes_of
 from lariax.torch._means import added, is_quick, mean_of, shares
+from lariax.torch._processes import processes
 from lariax.torch._records import Alike, Part, PendingCalls, Record
 from lariax.torch._settle import Closure, settled
 from lariax.tuned.multipliers import Multipliers as Core

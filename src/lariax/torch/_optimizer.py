@@ -9,8 +9,8 @@ from torch import Tensor
 
 from lariax.torch import _kernels
 from lariax.torch._constraints import AbstractConstraint, Constraints
+from lariax.torch._gradient_sizes import is_sharded
 from lariax.torch._indexed import IndexedMultipliers
-from lariax.torch._looks import is_sharded
 from lariax.torch._passes import Closure, Passes
 from lariax.torch._proximal import Proximal, is_separable, proximal_of
 from lariax.torch._saving import TEXT, bound, numbers_of, packed, vectors_of

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lariax.torch._batches import joined, rows_from, rows_of
 from lariax.torch._constraints import ClosureValues, Constraints
+from lariax.torch._processes import processes, rank
 from lariax.torch._space import Space, Vector, weighted
 
 Closure = Callable[[Any], tuple[Tensor, dict[str, Any]]]
@@ -71,10 +72,7 @@ class Passes:
         self._factors: tuple[Tensor, ...] = ()  # of the last cut into halves
         modules = [] if model is None else model.modules()
         self.buffers = [(module._buffers, name) for module in modules for name in module._buffers]  # of batch norm
-        self.rank = distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
-        self.processes = (
-            distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
-        )
+        self.rank, self.processes = rank(), processes()
 
     # --- one batch
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lariax.torch._looks import agreed, processes
+from lariax.torch._processes import agreed, processes
 from lariax.torch._transfer import Transfer
 from lariax.tuned.multipliers import Multipliers as Core
 

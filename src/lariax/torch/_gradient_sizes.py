@@ -1,9 +1,8 @@
-"""Sizes of gradients of loss and constraints, and numbers on which all processes agree."""
+"""How long the gradients of loss and constraints are."""
 
 from typing import Any
 
 import torch
-import torch.distributed as distributed
 from torch import Tensor
 
 
@@ -45,19 +44,3 @@ def _dot(one: list[Tensor | None], other: list[Tensor | None]) -> Tensor:
 def _wide(tensor: Tensor) -> Tensor:
     """Flat, in at least single precision."""
     return (tensor if tensor.dtype is torch.float64 else tensor.float()).reshape(-1)
-
-
-def processes() -> int:
-    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
-
-
-def agreed(numbers: list[Tensor], variances: list[bool]) -> list[Tensor]:
-    """Means over all processes, each with its part of the batch; the variance of a mean falls with their number."""
-    joined = torch.cat([each.double().reshape(-1) for each in numbers])
-    count = processes()
-    distributed.all_reduce(joined)
-    split = (joined / count).split([each.numel() for each in numbers])
-    return [
-        part.reshape(each.shape) / (count if is_variance else 1)
-        for part, each, is_variance in zip(split, numbers, variances, strict=True)
-    ]
