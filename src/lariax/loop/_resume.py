@@ -98,7 +98,8 @@ def resume(
         check_budgets(*limits)
     problem = _problem(place, problem)
     lift = lift_of(problem)
-    problem = problem if lift is None else lift.problem
+    if lift is not None:
+        problem, callback = lift.problem, lift.shown(callback)
     processes = Processes.of((x0, problem))
     with place.locked() if processes.writes else nullcontext():
         saved = place.newest(saved_in)

@@ -108,11 +108,9 @@ def solve(
     lift = lift_of(problem)
     if lift is None:
         return request.run(problem, x0)
-    if callback is not None:
-        request = request._replace(callback=lambda now: callback(now._replace(x=now.x["x"])))
     earlier = isinstance(x0, Result)
     start = dataclasses.replace(x0, x=x0.point, lifted=None) if earlier else lift.point(x0)
-    return request.run(lift.problem, start).with_risks(lift)
+    return request._replace(callback=lift.shown(callback)).run(lift.problem, start).with_risks(lift)
 
 
 class _RunRequest(NamedTuple):
@@ -155,9 +153,18 @@ class _RunRequest(NamedTuple):
                 if folder is not None:
                     keeper = keeper_in(folder, setup, plan)
                     remember(folder, problem)
-            first, budget = run.iteration, self.budget
             return Drive(
-                run, budget, first, last, certifier, bar, self.callback, keeper, saves, processes, interrupts
+                run=run,
+                budget=self.budget,
+                first=run.iteration,
+                last=last,
+                certifier=certifier,
+                bar=bar,
+                callback=self.callback,
+                keeper=keeper,
+                saves=saves,
+                processes=processes,
+                interrupts=interrupts,
             ).go()
 
     def _traced(self, run: RunState) -> Result:

@@ -2,13 +2,14 @@
 
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from lariax.problem import AbstractConstraint, AbstractSource, AtLeast, AtMost, Equal, Problem
+from lariax.problem import AbstractConstraint, AbstractSource, AtMost, Problem
 from lariax.prox import Zero
 from lariax.risk._measures import AbstractRisk, Lowered
 from lariax.risk._seen import Draws, Seen, is_special, mean_function, run_source
@@ -37,6 +38,10 @@ class Lift(NamedTuple):
     def told(self, point: dict[str, PyTree]) -> dict[str, dict[str, Array]]:
         """What users want to know of the numbers."""
         return {name: risk.told(point["risk"][name]) for name, risk in self.risks.items()}
+
+    def shown(self, callback: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
+        """A callback that sees x without the numbers."""
+        return callback and (lambda now: callback(now._replace(x=now.x["x"])))
 
     def source_of(self, name: str, on: str = "samples") -> AbstractSource:
         """Of a risk's samples."""
@@ -132,8 +137,7 @@ def _constraint(name: str, constraint: AbstractConstraint, shared: Any, numbers:
         return AtMost(_mean(name, lowered, source), lowered.bound, **options)
     if constraint.fun is None:
         raise NotImplementedError(f"{type(constraint).__name__} {name!r} beside a risk: state it as lx.Equal of x.")
-    kind = (AtMost if constraint.sign > 0 else AtLeast) if constraint.inequality else Equal
-    return kind(_of_x(constraint.fun, source), constraint.bound, **options)
+    return replace(constraint, fun=_of_x(constraint.fun, source), **options)
 
 
 def _regularizer(problem: Problem) -> Any:
