@@ -422,3 +422,18 @@ def test_what_cannot_be_settled_is_said_and_left_as_it_was():
     assert x.tolist() == [1.0]
     with pytest.raises(ValueError, match="parameters=model"):
         lt.Multipliers({"c": lt.AtMost(0.5)}).settle(lambda z: (z, {"c": x}), all_rows())
+    with pytest.raises(ValueError, match="found none"):
+        multipliers.settle(lambda z: (z, {"c": x}), [])
+    with pytest.raises(ValueError, match="unknown"):
+        multipliers.settle(lambda z: (z, {"d": x}), all_rows())
+    with pytest.warns(RuntimeWarning, match="'c' off by 0.5"):
+        after_training(x, {"c": lt.AtMost(0.5)}).settle(lambda z: (x, {"c": torch.ones(2)}), all_rows())
+
+
+@pytest.mark.parametrize("kind", [lt.AtMost, lt.Equal])
+def test_a_step_onto_a_bound_that_leads_too_far_is_taken_back(kind):
+    """Along the gradient the value curves upwards before the step that would end it to first order is done."""
+    x = torch.tensor([0.5, 0.07], dtype=torch.float64, requires_grad=True)
+    values = after_training(x, {"c": kind(0.0)}).settle(lambda z: (x.sum(), {"c": x[0] + 20 * x[1] ** 2}), [None])
+    assert values["c"] <= 1e-5
+    assert torch.dist(x.detach(), torch.tensor([0.5, 0.07], dtype=torch.float64)) < 1.0

@@ -266,12 +266,14 @@ def test_what_is_not_finite_is_left_out_with_a_word():
     with pytest.warns(RuntimeWarning, match="was not finite"):
         after = multipliers.update({"c": (math.nan, 0.1)})
     assert after == before
+    assert multipliers.update({"c": (2.0, math.inf)}) == multipliers.update({"c": (1e200, 0.1)}) == before
     rule = lx.multiplier_rule({"c": lx.AtMost(bound=1.0)}, steps=300)
     state = rule.init({"c": 0.0})
     for _ in range(100):
         before, state = rule.update(state, {"c": 2.0}, {"c": 0.01})
-    after, state = rule.update(state, {"c": jnp.nan}, {"c": 0.01})
-    assert after["c"] == before["c"]
+    for mean, variance in ((jnp.nan, 0.01), (2.0, jnp.inf)):
+        after, state = rule.update(state, {"c": mean}, {"c": variance})
+        assert after["c"] == before["c"]
     assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(state))
 
 
@@ -285,11 +287,51 @@ def test_a_constraint_that_nobody_measures_is_named():
     assert math.isnan(multipliers.values["d"].level)
 
 
+@pytest.mark.parametrize("shape", [(), (3,)])
+def test_a_value_of_another_shape_is_refused(shape):
+    multipliers = lx.Multipliers({"c": lx.AtMost(bound=1.0)})
+    multipliers.update({"c": [0.5, 2.0]})
+    with pytest.raises(ValueError, match="had values of shape"):
+        multipliers.update({"c": np.full(shape, 0.5)})
+
+
+def test_a_rare_class_that_no_look_at_gradients_has_met_does_not_blow_up_its_multiplier():
+    """Where batches have no row of it, its constraint has no gradient: nothing is known of its length yet."""
+    rng, multipliers = np.random.default_rng(0), lx.Multipliers({"c": lx.AtMost(bound=0.0)}, steps=1000)
+    for k in range(600):
+        if k in (0, 4, 8, 12, 18, 27, 41):
+            multipliers.look("c", (1.0, 0.0), (1.2, 0.0))
+        weight = multipliers.update({"c": 0.05 * (rng.uniform() < 0.05)})["c"]
+    assert 0 < weight < 1e4
+    multipliers.look("c", (1.0, 0.01), (1.2, 0.01))
+    assert multipliers.observe()["c/unit"] < 40.0
+
+
+def test_a_loss_that_has_no_gradient_leaves_a_multiplier_to_press():
+    multipliers = lx.Multipliers({"c": lx.AtMost(bound=0.0)}, steps=200)
+    multipliers.look("c", (0.0, 1.0), (0.0, 1.0))
+    assert [multipliers.update({"c": (1.0, 0.1)})["c"] for _ in range(100)][-1] > 1
+
+
 def test_a_bound_out_of_reach_is_said_with_the_multiplier_at_its_limit():
     multipliers = lx.Multipliers({"c": lx.AtMost(bound=1.0)}, steps=2000)
     with pytest.warns(RuntimeWarning, match="at its limit"):
         weights = [multipliers.update({"c": (2.0, 0.1)}, objective=(1.0, 0.1))["c"] for _ in range(2000)]
     assert weights[-1] == pytest.approx(30.0)
+
+
+def test_an_exact_violation_that_stays_keeps_its_weight_when_the_loss_is_learnt():
+    """The multiplier goes by the unit as it is, a hundredth of the old one: gates that have shut hardly move by it."""
+    multipliers = lx.Multipliers({"c": lx.AtMost(bound=0.0, samples=None)}, steps=1000)
+    multipliers.look("c", (1e4, 1.0), (1e4, 1.0))
+    for k in range(200):
+        if k in (100, 110, 120, 130, 140):
+            multipliers.look("c", (1e-4, 1.0), (1e-4, 1.0))
+        weight = multipliers.update({"c": 1.0})["c"]
+    multiplier, penalty, _ = multipliers.exactly("c")
+    assert multiplier <= 10 * multipliers.observe()["c/unit"]
+    assert weight == pytest.approx(multiplier + penalty)
+    assert weight > 2 * multiplier
 
 
 @pytest.mark.parametrize(

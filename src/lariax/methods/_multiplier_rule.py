@@ -99,7 +99,7 @@ def started(like: Array) -> Ruled:
 
 def turned(old: Ruled, residual: Array, variance: Any, kind: Kind, steps: Any) -> Ruled:
     """After a value; one that is not finite is left out."""
-    finite = jnp.all(jnp.isfinite(residual))
+    finite = jnp.all(jnp.isfinite(residual)) & ~jnp.any(jnp.isinf(variance))
     pool = pressure.pooled(jnp, old.pool, jnp.where(finite, residual, old.pool.last), variance)
     pool = _chosen(finite, pool, pressure.passed(old.pool))
     total = None if steps is None else jnp.asarray(steps, residual.dtype)
@@ -111,8 +111,7 @@ def turned(old: Ruled, residual: Array, variance: Any, kind: Kind, steps: Any) -
 
 def weighed(state: Ruled, kind: Kind, residual: Any = None) -> Array:
     """The multiplier, in the Lagrangian of residuals: at `residual` if that is known exactly, else at the last one."""
-    limit = pressure.limit_of(jnp, state.sizes) * pressure.unit_of(jnp, state.sizes, state.pressure.widest)
-    return pressure.weight_of(jnp, state.pressure, kind, state.pool.last if residual is None else residual, limit)
+    return pressure.weight_of(jnp, state.pressure, kind, state.pool.last if residual is None else residual, state.sizes)
 
 
 def _chosen(first: Array, one: Any, other: Any) -> Any:

@@ -116,10 +116,7 @@ class Multipliers:
             if total is not None:
                 return total
         if not self.core.constraints.keys() >= values.keys():
-            raise ValueError(
-                f"lagrangian has values for the unknown {sorted(set(values) - set(self.core.constraints))}; the "
-                f"constraints are {list(self.core.constraints)}. Use the same names in both places."
-            )
+            self.core.check_names("lagrangian", values)
         seen = {name: self._seen(name, given) for name, given in values.items()}
         total = self._weighed(losses, seen)
         if not torch.is_grad_enabled():
@@ -161,7 +158,8 @@ class Multipliers:
         rows, parts, constant = losses, [], 0.0
         for name, each in seen.items():
             if each.examples is not None:
-                _, penalty, limit = self.core.exactly(name)
+                _, penalty, _ = self.core.exactly(name)
+                limit = self.core.limit(name)
                 calls = float(self.core.steps or 2 * (self.core.calls + 1))
                 parts.append(self._tables[name].weighed(each.examples, float(penalty), float(limit), calls))
                 continue
@@ -231,8 +229,9 @@ class Multipliers:
         """After training, onto the bounds, with means over all `batches` (a list, or a DataLoader); those means.
 
         The last batches of a loop know a value up to their noise only. Each step here is the shortest that ends the
-        largest violation to first order: a pass over the batches with gradients, and one without. Where all bounds are
-        kept, nothing moves; nor where they cannot be reached so, with a warning. `closure(batch)` gives losses and
+        largest violation to first order: a pass over the batches with gradients, and one without. One that leads too
+        far is taken back, and a quarter of it tried. Where all bounds are kept, nothing moves; nor where they cannot be
+        reached so, with a warning. `closure(batch)` gives losses and
         values as for `lagrangian`; indexed ones are left out.
         """
         self._arrive()

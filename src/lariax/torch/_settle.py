@@ -29,25 +29,34 @@ class Worst(NamedTuple):
 def settled(
     core: Core, parameters: list[Tensor], closure: Closure, batches: Iterable[Any], most: int
 ) -> dict[str, Any]:
-    """Step after step, each the shortest that ends the largest violation to first order; the means in the end. Where
-    that does not lead onto all bounds, parameters stay as they were."""
+    """Step after step, each the shortest that ends the largest violation to first order; the means in the end. A step
+    that makes it larger is taken back. Where that does not lead onto all bounds, parameters stay as they were."""
     batches = batches if hasattr(batches, "__len__") else list(batches)
+    if not len(batches):  # type: ignore[arg-type]
+        raise ValueError("settle wants batches of all training rows, a list or a DataLoader, and found none.")
     values = means(core, closure, batches)
     first, found = values, worst(core, values)
     before = [parameter.detach().clone() for parameter in parameters] if found.far else []
     stretch: dict[tuple[str, int], float] = {}  # of steps: a surrogate may fall faster than what it stands for
+    slopes: list[Tensor] | None = None
+    square = 0.0
     for _ in range(most if found.far else 0):
-        slopes = _slope(core, found, parameters, closure, batches)
-        square = float(torch.stack([torch.sum(slope.double() ** 2) for slope in slopes]).sum())
+        if slopes is None:
+            slopes = _slope(core, found, parameters, closure, batches)
+            square = float(torch.stack([torch.sum(slope.double() ** 2) for slope in slopes]).sum())
         if not 0 < square < np.inf:
             break
         which, wish = (found.name, found.entry), found.residual - found.goal
         longer = stretch.get(which, 1.0)
         _move(parameters, slopes, longer * wish / square)
-        values = means(core, closure, batches)
-        done = (found.residual - _residuals(core, found.name, values[found.name])[found.entry]) / wish
-        stretch[which] = longer * float(np.clip(1 / max(done, 0.25), 0.5, 4.0))
-        found = worst(core, values)
+        seen = means(core, closure, batches)
+        after = _residuals(core, found.name, seen[found.name])[found.entry]
+        if not (after if core.kinds[found.name].inequality else abs(after)) <= abs(found.residual):
+            _move(parameters, slopes, -longer * wish / square)  # it led too far, and is taken back
+            stretch[which] = longer / 4
+            continue
+        stretch[which] = longer * float(np.clip(wish / max(found.residual - after, 0.25 * wish), 0.5, 4.0))
+        values, found, slopes = seen, worst(core, seen), None
         if not found.far:
             break
     if found.far:
@@ -68,7 +77,9 @@ def means(core: Core, closure: Closure, batches: Iterable[Any]) -> dict[str, Any
     sums: dict[str, Any] = {}
     with torch.no_grad():
         for batch in batches:
-            for name, given in closure(batch)[1].items():
+            values = closure(batch)[1]
+            core.check_names("settle", values)
+            for name, given in values.items():
                 if isinstance(given, Indexed):
                     continue  # a bound for each example is not a mean
                 total, count = _summed(core, name, given.values if isinstance(given, Proxy) else given)
@@ -110,8 +121,9 @@ def _slope(core: Core, of: Worst, parameters: list[Tensor], closure: Closure, ba
         given = closure(batch)[1][of.name]
         total, count = _summed(core, of.name, given.surrogate if isinstance(given, Proxy) else given)
         entry = core.constraints[of.name].sign * total.reshape(-1)[of.entry]
-        found = torch.autograd.grad(entry, parameters, allow_unused=True)
-        slopes = [slope if more is None else slope + more for slope, more in zip(slopes, found, strict=True)]
+        if entry.requires_grad:
+            found = torch.autograd.grad(entry, parameters, allow_unused=True)
+            slopes = [slope if more is None else slope + more for slope, more in zip(slopes, found, strict=True)]
         rows += count
     return [slope / rows for slope in slopes]
 

@@ -14,6 +14,7 @@ MISSED = 100  # calls after which a constraint that nobody has measured is worth
 VERSION = 2  # of what `state_dict` holds
 STUCK = 0.2  # share of the calls that a multiplier spends at its limit before that is worth a word
 SURE = 3.0  # standard errors by which a bound is missed at the end: by chance one in 700 is said to be
+HUGE = 1e100  # what is not below it counts as not finite: squares are taken
 LAST = 10.0  # so many values tell what they are in the end
 
 
@@ -106,13 +107,16 @@ class Multipliers:
 
     def pairs(self, values: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
         """Values as (mean, variance of the mean), checked."""
+        self.check_names("update", values)
+        return {name: _pair(name, given) for name, given in values.items()}
+
+    def check_names(self, where: str, values: Iterable[str]) -> None:
         unknown = sorted(set(values) - set(self.constraints))
         if unknown:
             raise ValueError(
-                f"update has values for the unknown {unknown}; the constraints are {list(self.constraints)}. Use the "
+                f"{where} has values for the unknown {unknown}; the constraints are {list(self.constraints)}. Use the "
                 "same names in both places."
             )
-        return {name: _pair(name, given) for name, given in values.items()}
 
     def advance(self, values: Mapping[str, tuple[Any, Any]], noise: Any) -> None:
         """One call: means and their variances (not a number: unknown), and the variance of the mean objective."""
@@ -125,11 +129,12 @@ class Multipliers:
             )
         for name, constraint in self.constraints.items():
             given = values.get(name)
-            if given is None or not _is_finite(given[0]):
+            if given is None or not _is_finite(given[0]) or _is_infinite(given[1]):
                 self._skip(name, given is not None)
                 continue
             mean, variance = given
             pool = self._pools[name] if name in self._pools else self._first(name, mean)
+            self._check_shape(name, pool, mean)
             if noise == noise:
                 own = variance if isinstance(variance, float) else float(np.mean(variance))
                 self._sizes[name] = pressure.spread(host, self._sizes[name], pool.count, noise, own)
@@ -156,7 +161,8 @@ class Multipliers:
         return (
             len(values) == len(self.constraints) == len(self._pools)
             and not (self.steps is not None and self.calls <= self.steps < self.calls + count)
-            and all(math.isfinite(np.add.reduce(each, axis=None)) for each in values.values())
+            and all(abs(np.add.reduce(each, axis=None)) < HUGE for each in values.values())
+            and all(np.shape(self._pools[name].last) == each.shape[1:] for name, each in values.items())
             and self.idle(values) >= count - 1
         )
 
@@ -186,6 +192,14 @@ class Multipliers:
         self._pressures[name] = pressure.relaxed(mean)
         return pressure.empty(mean, float(self.calls - 1))
 
+    def _check_shape(self, name: str, pool: Pool, mean: Any) -> None:
+        both_plain = isinstance(mean, float) and isinstance(pool.last, float)
+        if not both_plain and np.shape(mean) != np.shape(pool.last):
+            raise ValueError(
+                f"constraint {name!r} has values of shape {np.shape(mean)}, and had values of shape "
+                f"{np.shape(pool.last)} before. Give all its entries in every call, or each a name of its own."
+            )
+
     def _press(self, name: str, pool: Pool) -> Pool:
         """Move the multiplier by what is in the pool."""
         unit = self._unit(name)
@@ -205,11 +219,17 @@ class Multipliers:
         return min((pressure.calls_left(host, pool, kind, self.steps) for pool, kind in known), default=1) - 1
 
     def exactly(self, name: str) -> tuple[Any, Any, Any]:
-        """(multiplier, penalty, limit) of a constraint whose values are exact, for residuals r = 0 or r <= 0."""
+        """(multiplier, penalty, limit of the weight) of a constraint whose values are exact, for residuals r = 0 or
+        r <= 0."""
         if name not in self._pressures:
             return 0.0, 0.0, 0.0
         state = self._pressures[name]
-        return state.multiplier, state.penalty, self._limit(name)
+        return state.multiplier, state.penalty, pressure.weight_limit(host, state, self._sizes[name])
+
+    def limit(self, name: str) -> Any:
+        """What a multiplier may be."""
+        known = name in self._pressures
+        return pressure.limit_of(host, self._sizes[name]) * self._unit(name) if known else 0.0
 
     def look(self, name: str, products: tuple[float, float], squares: tuple[float, float]) -> None:
         """Take in lengths of the gradients of objective and constraint: products of those of two halves of a batch,
@@ -239,9 +259,8 @@ class Multipliers:
             raise KeyError(f"there is no constraint {name!r}; the constraints are {list(self.constraints)}.")
         if name not in self._pressures:
             return 0.0
-        kind = self.kinds[name]
-        limit = self._limit(name) if kind.exact else None
-        weight = pressure.weight_of(host, self._pressures[name], kind, self._pools[name].last, limit)
+        state, pool = self._pressures[name], self._pools[name]
+        weight = pressure.weight_of(host, state, self.kinds[name], pool.last, self._sizes[name])
         return _plain(np.asarray(self.constraints[name].sign * weight + 0.0))
 
     @property
@@ -315,17 +334,14 @@ class Multipliers:
     def _unit(self, name: str) -> Any:
         return pressure.unit_of(host, self._sizes[name], self._pressures[name].widest)
 
-    def _limit(self, name: str) -> Any:
-        return pressure.limit_of(host, self._sizes[name]) * self._unit(name)
-
     def _skip(self, name: str, given: bool) -> None:
         if name in self._pools:
             self._pools[name] = pressure.passed(self._pools[name])
         if given:
             self._say(
                 f"finite {name}",
-                f"in call {self.calls} the value of constraint {name!r} was not finite: it is left out, and its "
-                "multiplier stays as it was.",
+                f"in call {self.calls} the value of constraint {name!r}, or its error, was not finite: it is left "
+                "out, and its multiplier stays as it was.",
             )
         elif name not in self._pools and self.calls == MISSED:
             self._say(
@@ -379,9 +395,9 @@ class Multipliers:
 
 def _pair(name: str, given: Any) -> tuple[Any, Any]:
     """(mean, variance of the mean)"""
-    mean, error = given if isinstance(given, tuple) and len(given) == 2 else (given, math.nan)
-    try:
-        mean, error = np.asarray(mean, float), np.asarray(error, float)
+    pair = given if isinstance(given, tuple) and len(given) == 2 else (given, math.nan)
+    try:  # a tensor that still has its graph is a number, too
+        mean, error = (np.asarray(each.detach().cpu() if hasattr(each, "detach") else each, float) for each in pair)
     except (TypeError, ValueError) as wrong:
         raise TypeError(
             f"the value of {name!r} is a mean or (mean, standard error), in plain numbers, found {given!r}."
@@ -400,7 +416,12 @@ def _plain(number: Any) -> Any:
 
 
 def _is_finite(value: Any) -> bool:
-    return math.isfinite(value) if isinstance(value, float) else bool(np.isfinite(value).all())
+    return abs(value) < HUGE if isinstance(value, float) else bool((np.abs(value) < HUGE).all())
+
+
+def _is_infinite(variance: Any) -> bool:
+    """Then a value says nothing; what is no number is not known."""
+    return math.isinf(variance) if isinstance(variance, float) else bool(np.isinf(variance).any())
 
 
 def _lists(numbers: Iterable[Any]) -> list[Any]:

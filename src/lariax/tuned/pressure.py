@@ -31,6 +31,9 @@ Lagrangian serves, its penalty measured:
     y <- y + penalty r / (EXACT_TIME K),    weight = y + penalty r
     penalty = EXACT min(1, k / (RAMP K)) largest unit / largest |r|
 
+y stays below LIMIT units as they are, so that it does not wind up; the weight, which goes with the violation, below
+LIMIT of the largest: the unit falls while a network learns, and where it stands still far from its bound.
+
 Values are pooled, as many as are a small share of those so far, so that most calls cost a sum. Everything is
 arithmetic, entry by entry, on the array library `xp`. What comes in is older than the batch whose gradient the
 multiplier weighs, so that their product is unbiased.
@@ -166,22 +169,35 @@ def spread(xp: Any, sizes: Sizes, count: Any, objective: Any, constraint: Any) -
     return sizes._replace(spread_objective=averaged[0], spread_constraint=averaged[1])
 
 
+def is_measured(sizes: Sizes) -> Any:
+    """Whether looks have shown both gradients: batches without a row of a rare class show none of its constraint."""
+    return (sizes.noisy_objective > 0) & (sizes.noisy_constraint > 0)
+
+
 def unit_of(xp: Any, sizes: Sizes, widest: Any) -> Any:
-    """||grad f|| / ||grad c||; a length that drowns in noise is known to a factor of three. Without a look, the ratio
-    of the spreads of the values, and without those, for an objective of size 1, the constraint's largest value."""
+    """||grad f|| / ||grad c||; a length that drowns in noise is known to a factor of three. As long as it is not
+    measured, the ratio of the spreads of the values, and without those, for an objective of size 1, the constraint's
+    largest value."""
     objective = xp.maximum(sizes.objective, NOISY * sizes.noisy_objective)
     constraint = xp.maximum(sizes.constraint, NOISY * sizes.noisy_constraint)
     both = (sizes.spread_objective > 0) & (sizes.spread_constraint > 0)
     guessed = xp.where(both, sizes.spread_objective, 1.0) / xp.where(
-        both, sizes.spread_constraint + _LEAST_NUMBER, xp.where(widest > 0, widest, 1.0) ** 2
+        both,
+        sizes.spread_constraint + _LEAST_NUMBER,
+        xp.maximum(xp.where(widest > 0, widest, 1.0) ** 2, _LEAST_NUMBER),
     )
-    squared = xp.where(sizes.looks > 0, (objective + _LEAST_NUMBER) / (constraint + _LEAST_NUMBER), guessed)
+    squared = xp.where(is_measured(sizes), (objective + _LEAST_NUMBER) / (constraint + _LEAST_NUMBER), guessed)
     return xp.sqrt(squared)
 
 
 def limit_of(xp: Any, sizes: Sizes) -> Any:
     """How many units a multiplier may have."""
-    return xp.where(sizes.looks > 0, LIMIT, FAR_LIMIT)
+    return xp.where(is_measured(sizes), LIMIT, FAR_LIMIT)
+
+
+def weight_limit(xp: Any, state: Pressure, sizes: Sizes) -> Any:
+    """What may weigh an exact constraint."""
+    return limit_of(xp, sizes) * xp.maximum(unit_of(xp, sizes, state.widest), state.steepest)
 
 
 # --- values
@@ -222,10 +238,11 @@ def emptied(pool: Pool) -> Pool:
     return pool._replace(size=0.0 * pool.size, total=0.0 * pool.total, scatter=0.0 * pool.scatter)
 
 
-def weight_of(xp: Any, state: Pressure, kind: Kind, residual: Any, limit: Any) -> Any:
+def weight_of(xp: Any, state: Pressure, kind: Kind, residual: Any, sizes: Sizes) -> Any:
     """What weighs the constraint, in the Lagrangian of residuals; `residual` is its value now, if that is exact."""
     if not kind.exact:
         return state.weight
+    limit = weight_limit(xp, state, sizes)
     return _within(xp, state.multiplier + state.penalty * residual, 0.0 if kind.inequality else -limit, limit)
 
 
