@@ -193,6 +193,25 @@ def test_several_classes():
     assert all(np.mean(model.predict(x)[y == k] == k) >= 0.9 for k in range(3))
 
 
+def test_each_class_has_its_own_rate_in_the_certificate():
+    x, y = load_iris(return_X_y=True)
+    group = np.arange(150) % 2
+    model = ls.ConstrainedClassifier({"recall": ls.gap(0.3, by="g")}, promise="training")
+    certificate = model.fit(x, y, sensitive_features={"g": group}).certificate_
+    assert list(certificate.by_group.columns) == ["recall of 0", "recall of 1", "recall of 2"]
+    found = certificate.by_group.loc["g=1", "recall of 2"]
+    assert found == np.mean(model.predict(x)[(y == 2) & (group == 1)] == 2)
+    assert certificate.difference.max() == pytest.approx(certificate.differences["recall"][0])
+    assert str(certificate).startswith("Met, on 150 training rows:\n  recall of 0 [g=0]: 1.0000")
+
+
+@pytest.mark.filterwarnings("ignore::lariax.LariaxWarning")
+def test_a_certificate_of_nothing():
+    certificate = ls.ConstrainedClassifier().fit(*load_iris(return_X_y=True)).certificate_
+    assert certificate.by_group.empty
+    assert str(certificate) == "No rates are bounded."
+
+
 def test_neyman_pearson_is_the_order_statistic_of_its_rows():
     """With one feature the model is a threshold, and the test is that of Tong, Feng and Li (2018)."""
     random = np.random.default_rng(0)
@@ -445,3 +464,6 @@ def test_wrong_data(numbers):
         ls.ConstrainedClassifier([ls.at_least(0.9)]).fit(x, y)
     with pytest.raises(TypeError, match="at_least, at_most"):
         ls.ConstrainedClassifier({"recall": 0.9}).fit(x, y)
+    for limit in (ls.gap(0.1, by="area"), ls.ratio(0.8, by="area")):
+        with pytest.raises(TypeError, match="each of at_least or at_most"):
+            ls.ConstrainedClassifier({"recall": ls.each(limit, by="sex")}).fit(x, y, sensitive_features=people)

@@ -126,6 +126,16 @@ def test_a_promised_quantile_is_kept():
     assert broken <= binom.ppf(0.999, 30, 0.05)
 
 
+@pytest.mark.parametrize("limits", [{"mean_error": ls.gap(1.0, by="g")}, {"coverage": ls.gap(0.02, by="g")}])
+@pytest.mark.filterwarnings("ignore::lariax.LariaxWarning")
+def test_groups_are_not_made_alike_by_useless_predictions(limits):
+    """To predict too much by the same for all changes no difference of means, and too much by far no coverage."""
+    x, y, group = homes(1000)
+    free = np.mean((ls.ConstrainedRegressor().fit(x, y).predict(x) - y) ** 2)
+    model = ls.ConstrainedRegressor(limits, random_state=0).fit(x, y, sensitive_features={"g": group})
+    assert np.mean((model.predict(x) - y) ** 2) < 2.5 * free
+
+
 def test_means_are_promised_or_not():
     x, y, group = homes(3000)
     x = np.column_stack([x, group])

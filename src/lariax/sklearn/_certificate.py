@@ -81,8 +81,12 @@ class RateCertificate:
 
     @property
     def by_group(self) -> Any:
-        """Estimates as a frame, groups down and constraints across, as fairlearn's `MetricFrame.by_group`."""
+        """Estimates as a frame, groups down and constraints across (one column a class, where it is on several), as
+        fairlearn's `MetricFrame.by_group`."""
+        if not self.entries:
+            return self.to_frame()
         frame = self.to_frame().reset_index()
+        frame["constraint"] += [self._of_class(entry) for entry in self.entries]
         frame = frame[frame["group"] != ""]
         return frame.pivot_table(index="group", columns="constraint", values="estimate", sort=False)
 
@@ -92,12 +96,19 @@ class RateCertificate:
         by_group = self.by_group
         return (by_group.max() - by_group.min()).rename("difference")
 
+    def _of_class(self, entry: CertifiedRate) -> str:
+        """Which one, where the constraint is on several."""
+        several = len({one.label for one in self.entries if one.constraint == entry.constraint}) > 1
+        return f" of {entry.label}" if several else ""
+
     def __str__(self) -> str:
+        if not self.entries:
+            return "No rates are bounded."
         kept = "rows that were kept back" if self.exact else "rows, each decided by models that did not see it"
-        where = kept if self.population else "training rows"
-        lines = [f"{'Promised' if self.holds else 'Not promised'}, from {self.rows:,} {where}:"]
+        verdict = f"promised, from {self.rows:,} {kept}" if self.population else f"met, on {self.rows:,} training rows"
+        lines = [f"{'' if self.holds else 'not '}{verdict}:".capitalize()]
         for entry in self.entries:
-            about = " ".join(str(word) for word in (entry.rate, entry.group and f"[{entry.group}]") if word)
+            about = f"{entry.rate}{self._of_class(entry)}{f' [{entry.group}]' if entry.group else ''}"
             lines.append(f"  {about}: {entry.estimate:.4f} [{entry.low:.4f}, {entry.high:.4f}]")
         for name, (middle, low, high) in self.differences.items():
             lines.append(f"  largest difference of {name}: {middle:.4f} [{low:.4f}, {high:.4f}]")

@@ -226,7 +226,7 @@ def checked(constraints: Any, rates: Sequence[str] = RATES, others: Sequence[str
 
 def _check_limit(rate: str, limit: Any, is_share: bool) -> None:
     inner = limit.limit if isinstance(limit, each) else limit
-    if not isinstance(inner, at_least | at_most | gap | ratio) or (isinstance(limit, each) and isinstance(inner, gap)):
+    if not isinstance(inner, at_least | at_most) and (inner is not limit or not isinstance(inner, gap | ratio)):
         raise TypeError(
             f"constraints[{rate!r}] must be at_least, at_most, gap, ratio or each of at_least or at_most (or a list of "
             f"them), found {limit!r}."

@@ -6,10 +6,11 @@ from dataclasses import replace
 import numpy as np
 from scipy.special import ndtri
 
-from lariax.sklearn._choose import JudgedModels
+from lariax.sklearn._choose import DEAREST, JudgedModels, Sweep
 from lariax.sklearn._exact import Count, lower, upper
 from lariax.sklearn._fitted import Fitted
 from lariax.sklearn._pool import FOLDS, JUDGES
+from lariax.sklearn._rates import Plan
 from lariax.sklearn._regression import Regression, counts, sweep_of
 from lariax.sklearn._tradeoff import Point, bounds_to_try, named, with_bound
 
@@ -77,6 +78,14 @@ def apart(
     return models, outside, [model.predict(problem.inputs[outside]) - problem.y[outside] for model in models]
 
 
+def judged_models(plan: Plan, seen: Sequence[tuple[Sweep, np.ndarray]]) -> JudgedModels:
+    """From sweeps and their margins. What a mean must be may cost anything; two groups that are only to be alike are
+    not made so by predictions that are of no use to either."""
+    compared = all(row.second is not None for row in plan.rows)
+    sweeps, margins = zip(*seen, strict=True)
+    return JudgedModels(sweeps, margins, dearest=DEAREST if compared else np.inf)
+
+
 def price_of_means(
     problem: Regression,
     name: str | None,
@@ -98,7 +107,7 @@ def price_of_means(
     points = []
     for number, (bound, one) in enumerate(zip(tries, plans, strict=True), 1):
         seen = [sweep_of(one.at(rows), each, problem.weights[rows], sizes) for each in residuals]
-        found = JudgedModels([sweep for sweep, _ in seen], [margin for _, margin in seen], dearest=np.inf)
+        found = judged_models(one, seen)
         chosen = found.at(level)
         squares = (residuals[int(chosen.model)] - chosen.shift) ** 2
         count = Count(float(squares.sum()), float(len(squares)), float(squares @ squares), bounded=False)

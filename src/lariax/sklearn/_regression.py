@@ -285,7 +285,7 @@ def _in_scaled_terms(constraint: Any, spread: np.ndarray) -> list[dict[str, Any]
 def sweep_of(plan: Plan, residuals: np.ndarray, weights: np.ndarray, sizes: np.ndarray) -> tuple[Sweep, np.ndarray]:
     """Means, cost and margin as the intercept moves; it moves only where that is what a bound asks for."""
     shifts = np.zeros(1)
-    if any(base.rate in ("coverage", "mean_error") for base in plan.bases):
+    if any(_turns(plan.bases[row.first], row) for row in plan.rows):
         values = np.sort(residuals)
         values = values[np.append(True, np.diff(values) > 1e-9 * (1 + np.abs(values[1:])))]
         ends = np.concatenate([values[:1] - 1, values, values[-1:] + 1])
@@ -306,6 +306,11 @@ def sweep_of(plan: Plan, residuals: np.ndarray, weights: np.ndarray, sizes: np.n
         rates.append(means)
         cost.append(weights @ (residuals - shift) ** 2 / total)
     return Sweep(shifts, np.stack(rates, axis=1), np.asarray(cost)), np.asarray(margins)
+
+
+def _turns(base: Base, row: Row) -> bool:
+    """Whether a shift of all predictions changes what is bounded: not the difference of two mean errors."""
+    return base.rate == "coverage" or (base.rate == "mean_error" and (row.second is None or row.slope != 1.0))
 
 
 def _variance(count: Count) -> float:

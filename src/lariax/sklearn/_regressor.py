@@ -12,7 +12,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from lariax.sklearn._batches import CheckedRows, columns_of, joined
 from lariax.sklearn._certificate import RateCertificate, certificate_of
-from lariax.sklearn._choose import Candidate, JudgedModels
+from lariax.sklearn._choose import Candidate
 from lariax.sklearn._classifier import LEFT_BEHIND, PromiseError, check_hidden
 from lariax.sklearn._constraints import ERRORS, Limit, OnRows, checked, on_rows
 from lariax.sklearn._exact import Count
@@ -20,7 +20,7 @@ from lariax.sklearn._fitted import Fitted
 from lariax.sklearn._foreseen import Shortfall, too_few
 from lariax.sklearn._groups import Columns
 from lariax.sklearn._linear import LinearTrainer, one_thread
-from lariax.sklearn._means import apart, cross_fitted, part_of, price_of_means, shifted, targets_of
+from lariax.sklearn._means import apart, cross_fitted, judged_models, part_of, price_of_means, shifted, targets_of
 from lariax.sklearn._promise import FEW, FIRST, KEPT, STATUSES, Tested, needed_rows, row_shown, start_of
 from lariax.sklearn._rates import Plan
 from lariax.sklearn._regression import (
@@ -213,7 +213,7 @@ class ConstrainedRegressor(RegressorMixin, BaseEstimator):
             few = len(training) < FEW
             residuals = cross_fitted(own, targets, random) if few else [m.predict(own.inputs) - own.y for m in models]
         swept = [sweep_of(own.plan.at(rows), one, own.weights[rows], sizes) for one in residuals]
-        candidates = JudgedModels([one for one, _ in swept], [margin for _, margin in swept], dearest=np.inf).sequence()
+        candidates = judged_models(own.plan, swept).sequence()
         error, plan = 1 - self.confidence, rest.plan
 
         def seen_of(candidate: Candidate) -> list[Count]:
