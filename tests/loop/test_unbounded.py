@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import lariax as lx
-from lariax.loop._unbounded import falls_without_end
+from lariax.loop._unbounded import Fall, fall_from
 from lariax.oracle import Batch, bind
 
 SIZE = 512
@@ -21,6 +21,10 @@ def line(x, z):
     return jnp.sum(x * (0.1 * z - 1))
 
 
+def logarithm(x, z):
+    return 0.5 * (x[1] - 599.5 + 0.1 * z[0]) ** 2 - jnp.log(x[0])
+
+
 def along_one_axis(x, z):
     return x[0] * (0.1 * z[0] - 1)
 
@@ -32,16 +36,21 @@ FAR_BOUND = lx.AtMost(lambda x, z: x[0] + 0.1 * z[1], 1e5)
 TIP = lx.AtMost(lambda x, z: 0.1 * x[0] + x[2] * jnp.array([1, -1]) + 0.1 * z[1], 1e3)
 
 CASES = {
-    "a valley": (valley, {}, {}, True),
-    "in a plane beside 0": (valley, {"plane": PLANE}, {}, True),
-    "in a plane whose slope is noisy": (valley, {"plane": NOISY_SLOPE}, {}, True),
-    "in a wedge": (valley, {"plane": PLANE, "wedge": WEDGE}, {}, True),
-    "within a set": (valley, {"plane": PLANE}, {"within": lx.sets.NonNegative()}, True),
-    "up to a bound far away": (along_one_axis, {"bound": FAR_BOUND}, {}, False),
-    "up to the tip of a narrow cone": (along_one_axis, {"tip": TIP}, {}, False),
-    "up to a regularizer's value": (line, {}, {"regularizer": lx.prox.ElasticNet(0.1, 1e-3)}, False),
-    "up to a box": (line, {}, {"within": lx.sets.Box(-1e4, 1e4)}, False),
-    "to a limit": (lambda x, z: jnp.exp(-x[0] / 1e5) + 0 * z[0], {}, {}, False),
+    "a valley": (valley, {}, {}, Fall.LINE),
+    "in a plane beside 0": (valley, {"plane": PLANE}, {}, Fall.LINE),
+    "in a plane whose slope is noisy": (valley, {"plane": NOISY_SLOPE}, {}, Fall.LINE),
+    "in a wedge": (valley, {"plane": PLANE, "wedge": WEDGE}, {}, Fall.LINE),
+    "within a set": (valley, {"plane": PLANE}, {"within": lx.sets.NonNegative()}, Fall.LINE),
+    "up to a bound far away": (along_one_axis, {"bound": FAR_BOUND}, {}, Fall.NONE),
+    "up to the tip of a narrow cone": (along_one_axis, {"tip": TIP}, {}, Fall.NONE),
+    "up to a regularizer's value": (line, {}, {"regularizer": lx.prox.ElasticNet(0.1, 1e-3)}, Fall.NONE),
+    "up to a box": (line, {}, {"within": lx.sets.Box(-1e4, 1e4)}, Fall.NONE),
+    "like a logarithm": (lambda x, z: -jnp.log1p(x[0] ** 2) * (1 + 0.1 * z[1]) + z[2], {}, {}, Fall.LOGARITHM),
+    "like a logarithm, in a plane": (logarithm, {"plane": PLANE}, {}, Fall.LOGARITHM),
+    "like a logarithm up to a bound": (lambda x, z: -jnp.log(x[0]) + z[2], {"bound": FAR_BOUND}, {}, Fall.NONE),
+    "as a power of the distance": (lambda x, z: x[0] ** -0.5 + 0.1 * z[1], {}, {}, Fall.NONE),
+    "as a small power, with as much noise": (lambda x, z: z[0] * x[0] ** 0.1, {}, {}, Fall.NONE),
+    "to a limit": (lambda x, z: jnp.exp(-x[0] / 1e5) + 0 * z[0], {}, {}, Fall.NONE),
 }
 
 
@@ -52,7 +61,7 @@ def test_rays_are_followed(name):
     x = jnp.array([600.5, 599.5, 3.0])
     oracle = bind(problem, x, (x,), batch_size=SIZE, copies=1, has_slacks=False)
     halves = [Batch((jax.random.normal(jax.random.key(i), (SIZE, 3)),)) for i in range(2)]
-    assert falls_without_end(oracle, x, *halves, strict=True) == expected
+    assert fall_from(oracle, x, *halves, strict=True) is expected
 
 
 @pytest.mark.long

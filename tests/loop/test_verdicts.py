@@ -140,6 +140,54 @@ def test_a_solution_far_away_is_no_doubt(objective):
     assert result.success
 
 
+def test_an_objective_that_falls_far_away_as_a_logarithm_does_is_told():
+    """It does not fall like a line, so the run is not called unbounded; but x is no solution, though flat."""
+    constraints = {"line": lx.Equal(lambda x, z: x[2] - 1 + 0.1 * z[1])}
+    x = jnp.array([1e4, 0.0, 1.0])
+    problem = lx.Problem(
+        lambda x, z: -jnp.log1p(x[0] ** 2) + (x[1] - z[0]) ** 2, samples=NORMAL, constraints=constraints
+    )
+    oracle = bind(problem, x, (x,), batch_size=2, copies=1, has_slacks=False)
+    found = verdict(oracle, x, multiplier=0.0, stationarity=np.append(1.0, np.zeros(7)))
+    assert found.status == "budget"
+    assert "as much again" in found.doubt
+
+
+def test_multipliers_at_work_on_slack_constraints_are_told():
+    """From a start very far away: x is at rest between the objective and a bound that is no longer near."""
+    far = lx.AtMost(lambda x, z: x @ x + 0.1 * z[0], 3.0)
+    problem = lx.Problem(lambda x, z: 0.5 * jnp.sum((x - 1 - z) ** 2), samples=NORMAL, constraints={"far": far})
+    x = jnp.full(3, 0.25)
+    oracle = bind(problem, x, (x,), batch_size=2, copies=1, has_slacks=False)
+    known, history = lx.Diagnosis(averages=True, idle=True), {"stationarity": np.append(1.0, np.zeros(7))}
+    found = judged(oracle, known, x, {"far": jnp.asarray(1.5)}, history, jax.random.key(0))
+    assert found.status == "budget"
+    assert "'far'" in found.doubt
+    solution = jnp.ones(3) * (1 - 1e-3)  # with a little room, within the error of fresh samples
+    assert not judged(oracle, known, solution, {"far": jnp.asarray(1e-4)}, history, jax.random.key(0)).doubt
+
+
+@pytest.mark.long
+def test_a_start_very_far_away_is_no_silent_answer():
+    constraints = {
+        "line": lx.AtMost(lambda x, z: x[0] + x[1] + 0.1 * z[2], 1.0),
+        "ball": lx.AtMost(lambda x, z: x @ x + 0.1 * z[0], 3.0),
+    }
+    problem = lx.Problem(lambda x, z: 0.5 * jnp.sum((x - 1 - z[:2]) ** 2), samples=NORMAL, constraints=constraints)
+    result = lx.solve(problem, jnp.array([1e6, -1e6]), iterations=5_000, batch_size=4)
+    assert result.doubt or np.allclose(result.x, 0.5, atol=0.02)
+
+
+def test_a_gradient_beyond_floating_point_is_no_spent_budget():
+    """The gradient of -exp(x) is 1e25 there, and its square is more than single precision holds: no step is taken."""
+    problem = lx.Problem(lambda x, z: -jnp.exp(x[0]) + (x[1] - z[0]) ** 2, samples=NORMAL)
+    x = jnp.array([57.0, 0.0], jnp.float32)
+    oracle = bind(problem, x, (x,), batch_size=2, copies=1, has_slacks=False)
+    found = judged(oracle, lx.Diagnosis(), x, {}, {"stationarity": np.ones(8)}, jax.random.key(0))
+    assert found.status == "stalled"
+    assert "floating point" in found.remarks[0]
+
+
 def test_halves_that_agree_by_chance_prove_nothing():
     """At the minimum in one variable the halves of a mean differ by less than half of it for one key in seven. False
     alarms by four standard errors: 1 in 400 for all keys together."""

@@ -55,8 +55,8 @@ class Result(eqx.Module):
         x: the point, in the structure of x0; of a module, the module with its new arrays.
         multipliers: by constraint name, with L = f + sum y . c: >= 0 for `AtMost`, <= 0 for `AtLeast`.
         status, message: how the run ended, one of `lariax.STATUSES`, and what to do next.
-        doubt: of a run whose budget is spent, what its end says against x: which constraints are still violated, or
-            that the gradient of the Lagrangian is not small; "" where it says nothing. It is part of the message.
+        doubt: of a run whose budget is spent, what its end says against x, of constraints, the gradient of the
+            Lagrangian, multipliers or a way on; "" where it says nothing. It is part of the message.
         success: whether the run ended as it should. With tolerance=: the point is certified to be that good. Without:
             nothing ended the run but its budget, its rows or its user, there is no `doubt`, and the certificate finds
             no fault with the point (`certificate.fault`): no constraint is surely violated, on samples or held out, and

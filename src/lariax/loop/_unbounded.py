@@ -1,5 +1,7 @@
 """Whether the objective falls without end: a run that has gone far is followed much further, on fresh samples."""
 
+from enum import Enum
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +16,11 @@ DOUBLINGS = 13
 LINEAR = 1.5
 """What a function that falls like a line falls by, each time the distance doubles, is 2 times as much as before. One
 that approaches a limit falls by less each time."""
+
+AGAIN, FEW = 0.8, 4
+"""One that falls like a logarithm falls by as much again, or at least by this part of that. A few doublings have to do:
+further out the ray may leave the valley. What approaches a limit falls by less; a slight slope that is left of another
+direction falls like a line."""
 
 HELD = 1e-3
 """The objective falls along a ray if it does so by more than this part of its slope; a constraint holds there if its
@@ -38,28 +45,37 @@ TURNS = 4
 """How often constraints that a ray has left are added to those that it must follow."""
 
 
-def falls_without_end(oracle: Oracle, z: Vector, first: Batch, second: Batch, strict: bool) -> bool:
-    """Whether some ray from z lets the objective fall like a line while (strict) constraints hold.
+class Fall(Enum):
+    """How the objective falls along a ray, while constraints hold: like a line, at first like a logarithm, or as what
+    has an end."""
+
+    LINE = "line"
+    LOGARITHM = "logarithm"
+    NONE = "none"
+
+
+def fall_from(oracle: Oracle, z: Vector, first: Batch, second: Batch, strict: bool) -> Fall:
+    """How the objective falls along some ray from z on which (strict) constraints hold.
 
     Rays: the one that comes from 0, and those that it becomes when it is turned into the directions in which the
     objective has no curvature and constraints do not change, as the second batch shows them. The first batch judges.
     """
     ray = np.asarray(z, float) / float(jnp.linalg.norm(z))
-    falls, left = _followed(oracle, z, ray, first)
-    if falls and not (strict and left.any()):
-        return True
+    fall, left = _followed(oracle, z, ray, first)
+    if fall is not Fall.NONE and not (strict and left.any()):
+        return fall
     bends = _bends(oracle, z, second)
     if bends is None or not strict:
-        return False
+        return Fall.NONE
     hessian, rows = bends
     follows = ~np.asarray(oracle.inequality)
     for _ in range(TURNS):
         turned = _turned(ray, hessian, rows[follows])
-        falls, left = _followed(oracle, z, turned, first)
+        fall, left = _followed(oracle, z, turned, first)
         if not left.any():
-            return falls
+            return fall
         follows = follows | left
-    return False
+    return Fall.NONE
 
 
 def _turned(ray: np.ndarray, hessian: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -97,35 +113,45 @@ def _jacobian(oracle: Oracle, z: Vector, batch: Batch) -> Float[Array, "m d"]:
     return oracle.jacobian(z, batch)
 
 
-def _followed(oracle: Oracle, z: Vector, ray: np.ndarray, batch: Batch) -> tuple[bool, np.ndarray]:
-    """Whether the objective falls like a line from z on along the ray, and which rows do not hold there."""
-    seen = _along(oracle, z, jnp.asarray(ray, z.dtype), batch)
-    objective, left, slope = (np.asarray(each) for each in seen)
+def _followed(oracle: Oracle, z: Vector, ray: np.ndarray, batch: Batch) -> tuple[Fall, np.ndarray]:
+    """How the objective falls from z on along the ray, and which rows do not hold there."""
+    objective, error, left, slope = map(np.asarray, _along(oracle, z, jnp.asarray(ray, z.dtype), batch))
     finite = np.isfinite(objective)
-    falls = np.diff(objective[finite])
+    falls, left = np.diff(objective[finite]), left[finite].any(axis=0)
+    length, first = np.linalg.norm(z), falls[:FEW]
     is_line = len(falls) > 1 and np.all(falls < 0) and np.all(falls[1:] < LINEAR * falls[:-1])
-    return bool(is_line and falls[0] < -HELD * slope * np.linalg.norm(z)), left[finite].any(axis=0)
+    if is_line and falls[0] < -HELD * slope * length:
+        return Fall.LINE, left
+    if len(first) < FEW or not np.all(first < -SURE * error[1:][:FEW]):
+        return Fall.NONE, left
+    again = first[1:] / first[:-1]
+    return Fall.LOGARITHM if np.all((again > AGAIN) & (again < LINEAR)) else Fall.NONE, left
 
 
 @compiled(once=True)
 def _along(
     oracle: Oracle, z: Vector, ray: Vector, batch: Batch
-) -> tuple[Float[Array, " n"], Bool[Array, "n m"], Float[Array, ""]]:
-    """At points along a ray from z, each twice as far from it: the objective, and which rows no longer hold; and how
-    steep the objective is at z."""
+) -> tuple[Float[Array, " n"], Float[Array, " n"], Bool[Array, "n m"], Float[Array, ""]]:
+    """At points along a ray from z, each twice as far from it: the objective, the standard error of its change since
+    half as far, and which rows no longer hold; and how steep the objective is at z."""
     length, regularizer = jnp.linalg.norm(z), oracle.problem.regularizer
     here = oracle.residual_rows(z, batch)
     before, steep = jnp.mean(here, axis=0), _steepness(oracle, z, batch, here)
     rounding = 100 * jnp.finfo(oracle.dtype).eps * (jnp.max(jnp.abs(here), axis=0) + steep * length)
 
-    def at(step: Array) -> tuple[Array, Array]:
+    def objectives(step: Array) -> Array:
+        point = oracle.prox(z + step * ray, 0.0)
+        return oracle.look(point, batch).objective + regularizer.value(oracle.x_of(point))
+
+    def at(step: Array) -> tuple[Array, Array, Array]:
         point = oracle.prox(z + step * ray, 0.0)
         change = oracle.residual_rows(point, batch) - here
         error = jnp.std(change, axis=0) / jnp.sqrt(change.shape[0] / 2)  # the ray has one of its own
         grown = _violation(oracle, before + jnp.mean(change, axis=0)) - _violation(oracle, before)
         allowed = jnp.maximum(HELD * steep * step, jnp.minimum(SURE * error, DOUBT * steep * step))
-        objective = oracle.objective(point, batch) + regularizer.value(oracle.x_of(point))
-        return objective, grown > allowed + rounding
+        each = objectives(step)
+        fallen = jnp.std(each - objectives((step - length) / 2)) / jnp.sqrt(each.shape[0])
+        return jnp.mean(each), fallen, grown > allowed + rounding
 
     slope = jnp.linalg.norm(oracle.objective_gradient(z, batch))
     return *jax.lax.map(at, length * (2.0 ** jnp.arange(DOUBLINGS + 1) - 1)), slope

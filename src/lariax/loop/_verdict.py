@@ -12,7 +12,8 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Key
 import scipy
 from lariax.compilation import compiled
 from lariax.loop._fresh import SAMPLES, FreshSamples
-from lariax.loop._unbounded import falls_without_end
+from lariax.loop._idle import idle
+from lariax.loop._unbounded import Fall, fall_from
 from lariax.methods import Diagnosis
 from lariax.oracle import Batch, Look, Oracle, Vector
 
@@ -97,9 +98,10 @@ def judged(
     fresh = FreshSamples(oracle, known, x, key)
     away = fresh.away
     is_far = fresh.is_here and away > FAR
+    fall = Fall.NONE
     if is_far:
-        halves = fresh.half(0), fresh.half(1)
-        if falls_without_end(fresh.oracle, fresh.point, *halves, strict=away < LOST):
+        fall = fall_from(fresh.oracle, fresh.point, fresh.half(0), fresh.half(1), strict=away < LOST)
+        if fall is Fall.LINE:
             return Verdict("unbounded", draws=fresh.draws)
     if not away < LOST:
         return Verdict("stalled", ("x has run away.",), fresh.draws)
@@ -116,7 +118,9 @@ def judged(
         weights = fresh.oracle.rows_named(multipliers)
         found = _of_slope(known, fresh, weights, slopes)
         if is_far and found.status == "budget" and not found.doubt:
-            found = _of_distance(fresh, weights)
+            found = _of_distance(fresh, weights, fall)
+    if bool(known.idle) and draws >= DRAWS and found.status == "budget" and not found.doubt:
+        found = _of_idle(fresh, fresh.oracle.rows_named(multipliers))
     return found
 
 
@@ -138,16 +142,40 @@ def _of_slope(known: Diagnosis, fresh: "FreshSamples", weights: Array, slopes: n
     """Of a point that may not be stationary."""
     found = _slope_at(fresh.oracle, fresh.point, weights, fresh.half(0), fresh.half(1))
     rest, noise, steep = map(float, found[:3])
+    if not np.isfinite(rest + noise + steep):
+        remark = "At x the gradient of the Lagrangian, or its square, is beyond the range of floating point."
+        return Verdict("stalled", (remark,), fresh.draws)
     if not rest > max(SURE * noise, SLOPING * steep) or not rest > SURE * _scatter(fresh, weights, found[3]):
         return Verdict("budget", draws=fresh.draws)
+    which = "x with its multipliers" if weights.size else "x"
     what = f"the gradient of the Lagrangian is {rest / steep:.0%} of the objective's"
     if known.averages and _has_not_fallen(slopes):
-        return Verdict("stalled", (f"x is no solution: {what}, and has not fallen for half of the run.",), fresh.draws)
-    return Verdict("budget", draws=fresh.draws, doubt=f"x is no solution yet: {what}.")
+        return Verdict(
+            "stalled", (f"{which} is no solution: {what}, and has not fallen for half of the run.",), fresh.draws
+        )
+    return Verdict("budget", draws=fresh.draws, doubt=f"{which} is no solution yet: {what}.")
 
 
-def _of_distance(fresh: FreshSamples, weights: Array) -> Verdict:
-    """Of a point that is far away, for what its samples show: rare heavy ones may have thrown it there."""
+def _of_idle(fresh: "FreshSamples", weights: Array) -> Verdict:
+    """Of multipliers that go by what the run has seen elsewhere."""
+    doubt = ""
+    if names := idle(fresh, weights):
+        doubt = (
+            f"x is no solution yet: multipliers are still at work on constraints with room to spare: {_listed(names)}."
+        )
+    return Verdict("budget", draws=fresh.draws, doubt=doubt)
+
+
+def _of_distance(fresh: FreshSamples, weights: Array, fall: Fall) -> Verdict:
+    """Of a point that is far away, for what its samples show: rare heavy ones may have thrown it there, or there is no
+    end to the way."""
+    if fall is Fall.LOGARITHM:
+        doubt = (
+            f"x is no solution yet: it has gone far ({fresh.away:.0e} in the method's units), and beyond it, each time "
+            "the distance doubles, the objective falls by as much again. If it has no least value, bound x by within=, "
+            "or add the constraint that is missing."
+        )
+        return Verdict("budget", draws=fresh.draws, doubt=doubt)
     halves = fresh.half(0), fresh.half(1)
     if bool(_is_better_than_half_way(fresh.oracle, fresh.point, weights, halves)):
         return Verdict("budget", draws=fresh.draws)
@@ -193,8 +221,8 @@ def _slope_at(oracle: Oracle, z: Vector, weights: Array, first: Batch, second: B
     nothing = jnp.zeros_like(weights)
     whole, alone = ([oracle.gradient_of(half, w).mean for half in halves] for w in (weights, nothing))
     gradient = (whole[0] + whole[1]) / 2
-    steep = jnp.linalg.norm(gradient) + jnp.finfo(z.dtype).tiny
-    short = REACHES[0] * (1 + jnp.linalg.norm(z)) / steep
+    steep = jnp.linalg.norm(gradient)
+    short = REACHES[0] * (1 + jnp.linalg.norm(z)) / jnp.where(steep > 0, steep, 1)
     way = (oracle.prox(z - short * gradient, short) - z) / short
     noise = jnp.linalg.norm(whole[0] - whole[1]) / 2
     return jnp.linalg.norm(way), noise, jnp.linalg.norm(alone[0] + alone[1]) / 2, way

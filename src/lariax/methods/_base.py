@@ -61,6 +61,7 @@ class Diagnosis(NamedTuple):
     remark: str = ""  # for the user, on a problem with kinks
     averages: bool = False  # its estimates of gradients get better for as long as it gets on
     note: str = ""  # for the user, on any problem
+    idle: ArrayLike = False  # inequalities have multipliers, and more room to spare than its errors explain
 
 
 class AbstractMethod(eqx.Module):

@@ -401,21 +401,22 @@ class TrackedLagrangian(AbstractMethod):
         return _in_metric(oracle, state).prox(average - length * state.slope, length)
 
     def diagnose(self, oracle: Oracle, state: TrackedState, k: Float[Array, ""]) -> Diagnosis:
-        """Violated: by more than five standard errors, and a thousandth of the run's length."""
+        """Violated: by more than five standard errors, and a thousandth of the run's length; idle: by as many."""
         s = jax.tree.map(on_host, state.rule)  # for NumPy nothing has to be compiled
         size = np.sum(np.asarray(state.x) ** 2) if state.x.is_fully_addressable else float(square(state.x))
         left = violation(np, oracle.layout.inequality, s.multipliers, s.constraints) ** 2
-        far = left > VIOLATED_LENGTH**2 * (1 + size) * diagonal(np, s.shape.gram)
-        violated = np.any(far & (left > VIOLATED_ERRORS**2 * s.constraint_filter.error))
-        limit = MULTIPLIER_LIMIT * np.sqrt(s.max_gradient)
-        pressed = jacobian_norm(np, s.shape, s.multipliers) > AT_LIMIT * limit
-        return Diagnosis(violated, pressed, s.theta < LEAST_THETA, state.metric, self._remark(s, int(k)), averages=True)
+        off = left > VIOLATED_ERRORS**2 * s.constraint_filter.error
+        violated = np.any(off & (left > VIOLATED_LENGTH**2 * (1 + size) * diagonal(np, s.shape.gram)))
+        idle = np.any(off & oracle.layout.inequality & (np.asarray(s.constraints) < 0))
+        pressed = jacobian_norm(np, s.shape, s.multipliers) > AT_LIMIT * MULTIPLIER_LIMIT * np.sqrt(s.max_gradient)
+        return Diagnosis(
+            violated, pressed, s.theta < LEAST_THETA, state.metric, self._remark(s, int(k)), True, idle=idle
+        )
 
     def _remark(self, s: RuleState, k: int) -> str:
-        if s.averaging and s.averaging.count > 0:
-            return ""  # iterates are averaged
+        averages = s.averaging and s.averaging.count > 0
         suffers = is_kinked(np, s.curvature) | (k * gain_at(s.gradient_filter, k, self.gain_exponent) >= KINK_GAIN)
-        if s.jumps < KINK_JUMPS or not suffers:
+        if averages or s.jumps < KINK_JUMPS or not suffers:
             return ""
         return (
             f"The gradient of a sample jumped {int(s.jumps)} times, as at the kinks of max, abs or relu, and each "
