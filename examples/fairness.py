@@ -13,7 +13,6 @@ from rich.console import Console
 
 import lariax as lx
 from lariax import gallery, report, runs
-from lariax.certificate import SAYS
 from lariax.compilation import keep_programs
 from lariax.utils import narrow_table
 
@@ -41,7 +40,7 @@ def row_of(name, where, certificate, measures):
         name,
         where,
         gap_of(certificate),
-        SAYS[found.holds],
+        found.holds,
         f"{measures[f'accuracy, {where}']:.3f}",
         f"{measures[f'area under ROC, {where}']:.3f}",
         f"{measures[f'loss, {where}']:.3f}",

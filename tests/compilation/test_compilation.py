@@ -92,6 +92,16 @@ def test_the_programs_of_a_first_answer():
     assert {name for name in minimize if "stage" not in name} <= programs
 
 
+def test_a_certificate_of_all_rows_is_one_program_for_given_and_for_fitted_multipliers(programs):
+    rows = lx.Dataset(jnp.arange(60.0).reshape(20, 3))
+    constraint = lx.Equal(lambda x, row: jnp.sum(x) - 0.1 * row[0])
+    problem = lx.Problem(lambda x, row: jnp.sum((x - row) ** 2), samples=rows, constraints={"sum": constraint})
+    lx.certify(problem, jnp.zeros(3), {"sum": 1.0})
+    before = len(programs)
+    assert lx.certify(problem, jnp.zeros(3)).fitted
+    assert len(programs) == before + 1, "the fit alone"
+
+
 def test_options_do_not_keep_a_function_out_of_other_programs():
     class Vector(eqx.Module):
         values: jax.Array

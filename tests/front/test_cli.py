@@ -135,7 +135,7 @@ class TestSolve:
         assert (found["status"], found["success"]) == ("budget", False)
         assert found["certificate"]["constraints"]["sum"]["holds"] == "violated"
         slack = lariax("solve", "mine.py:slack", *CHEAP, "--iterations", 50)
-        assert "yes, surely" in slack.stdout
+        assert " surely" in slack.stdout
 
     def test_ctrl_c_keeps_what_there_is(self, lariax, place, monkeypatch):
         def stop(self, iteration, record):

@@ -62,7 +62,9 @@ def test_advice_is_in_the_terms_of_the_command_line():
         assert f"`{again} --iterations N`" in words
         assert "lx." not in words
     saved = "It is saved: lx.resume(runs/a/checkpoint, problem) goes on, in another process too."
-    assert in_commands(saved, again) == f"It is saved: `{again}` goes on, in another process too."
+    there = f"It is saved: `{again}` goes on, in another process too."
+    assert in_commands(saved, again) == there
+    assert in_commands(f"{STATUSES['interrupted']} {saved}", again) == f"The run was stopped from outside. {there}"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The loop: same seed, same bits; budgets; continuation; tracing; divergence."""
 
+import dataclasses
 import subprocess
 import sys
 import time
@@ -401,6 +402,8 @@ def test_a_result_speaks(reference):
     assert text.startswith("budget after 700 iterations, 2,103 draws")
     assert "multipliers  c: [" in text
     assert reference.message.startswith(lx.STATUSES["budget"])
+    layer = repr(dataclasses.replace(reference, x={"weight": jnp.ones((8, 3))}, multipliers={})).splitlines()
+    assert layer[1:] == ["  x            ['weight']: float64(8, 3), from 1 to 1, of length 4.899"], "a line a leaf"
 
 
 class TestMeasuringSteps:

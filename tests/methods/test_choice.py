@@ -1,6 +1,7 @@
 """Who `method="auto"` is: one answer for one problem, whoever asks."""
 
 import jax.numpy as jnp
+import optax
 import pytest
 
 import lariax as lx
@@ -37,3 +38,5 @@ def test_what_is_no_method_is_refused():
     for wrong in ("best", None, lx.TrackedLagrangian):
         with pytest.raises(TypeError, match='method must be "auto" or a method such as'):
             fitted(lx.Problem(lambda x: x @ x), jnp.ones(2), (None,), wrong, batch_size=1)
+    with pytest.raises(TypeError, match=r"Wrap an optimizer of optax: lx.Optax\(optimizer\)"):
+        fitted(lx.Problem(lambda x: x @ x), jnp.ones(2), (None,), optax.adam(0.1), batch_size=1)

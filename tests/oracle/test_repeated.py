@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lariax.oracle import Batch, _repeated, for_each, sum_over
+from lariax.oracle import Batch, _repeated, counting, for_each, sum_over
+from lariax.oracle._counting import count
 
 
 def function(batch):
@@ -36,3 +37,19 @@ def test_how_many_fit_is_a_divisor(monkeypatch):
 def test_without_samples_there_is_one_value():
     assert sum_over(lambda batch: jnp.ones(2), Batch((None,))).tolist() == [1, 1]
     assert for_each(lambda batch: jnp.ones(2), Batch((None,))).shape == (2, 2)
+
+
+@pytest.mark.parametrize("one_by_one", [True, False])
+def test_a_sum_traces_its_function_once(monkeypatch, one_by_one):
+    traced = []
+
+    def noted(batch):
+        traced.append(batch)
+        return function(batch)
+
+    monkeypatch.setattr(_repeated, "on_cpu", lambda: one_by_one)
+    monkeypatch.setattr(_repeated, "_at_once", lambda *_: 1 if one_by_one else 3)
+    with counting() as tally:
+        sum_over(lambda batch: (count(5), noted(batch)), Batch((jnp.ones((6, 5, 3)),)))
+    assert len(traced) == 1
+    assert tally == [5], "what is asked for is counted once"

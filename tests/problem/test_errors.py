@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.optimize import Bounds
 
 import lariax as lx
 from conftest import normal
@@ -215,3 +216,17 @@ class TestContinuation:
 def test_names_of_other_libraries_are_answered_with_ours(option, words):
     with pytest.raises(TypeError, match=words):
         solve(**option)
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ({"bounds": [(0, 1)]}, r"Problem has no option 'bounds'. .*within=lx.sets.Box\(lower, upper\)"),
+        ({"sample": PLANE}, r"Did you mean 'samples'\? It takes objective, samples, constraints, within, .*heldout\."),
+        ({"within": Bounds(0, 1)}, r"found Bounds. Bounds are lx.sets.Box\(lower, upper\)"),
+    ],
+)
+def test_a_problem_answers_such_names_too(option, words):
+    with pytest.raises(TypeError, match=words) as found:
+        lx.Problem(fine, **({"samples": PLANE} | option))
+    assert found.value.__notes__ == ["Help: docs/api/problem.md"]

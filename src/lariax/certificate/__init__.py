@@ -1,6 +1,6 @@
 """The only judge of a point: intervals for stationarity, feasibility, complementarity, and the stopping test."""
 
-from lariax.certificate._certificate import COLOURS, HOLDS, SAYS, Certificate, ConstraintReport, Interval, Relative
+from lariax.certificate._certificate import COLOURS, HOLDS, Certificate, ConstraintReport, Interval, Relative
 from lariax.certificate._certifier import AbstractCertifier, Judged
 from lariax.certificate._certify import certify, certify_run
 from lariax.certificate._draws import (
@@ -28,7 +28,6 @@ __all__ = [
     "DRAWS",
     "HOLDS",
     "LARGEST_STEP",
-    "SAYS",
     "AbstractCertifier",
     "AbstractFeed",
     "AllRows",

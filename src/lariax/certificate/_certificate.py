@@ -15,11 +15,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 HOLDS = ("surely", "probably", "undecided", "violated")
-SAYS = {"surely": "yes, surely", "probably": "probably", "undecided": "undecided", "violated": "no"}
-"""The same as answers to a question: what tables and pages show."""
-
-COLOURS = {SAYS[word]: colour for word, colour in zip(HOLDS, ("green", "yellow", "yellow", "red"), strict=True)}
-"""Of the answers."""
+COLOURS = dict(zip(HOLDS, ("green", "yellow", "yellow", "red"), strict=True))
 
 _HEAD = ("", "estimate", "low", "high", "relative", "holds")
 _Row = tuple[str, ...]
@@ -309,7 +305,7 @@ def _measures(certificate: Certificate) -> list[_Row]:
     for name in ("stationarity", "feasibility", "complementarity", "natural residual", "objective"):
         relative = getattr(certificate.relative, name, None)
         beside = "" if relative is None else f"{relative.estimate:.2g}"
-        says = SAYS[certificate.feasible] if name == "feasibility" else ""
+        says = certificate.feasible if name == "feasibility" else ""
         rows.append((name, *_ends(getattr(certificate, name.replace(" ", "_"))), beside, says))
     return rows
 
@@ -322,7 +318,7 @@ def _constraint(name: str, reports: list[ConstraintReport]) -> list[list[str]]:
         which = "" if first.value.size == 1 else f", of {first.value.size}"
         row = [f"{name}{first.place(entry)} {first.asked(entry)}{which}"]
         for report in reports:
-            row += [*_ends(report.at(entry)), "", SAYS[report.holds] if entry == report.worst else ""]
+            row += [*_ends(report.at(entry)), "", report.holds if entry == report.worst else ""]
         rows.append(row)
     return rows
 

@@ -190,7 +190,7 @@ class _Certifier(AbstractCertifier):
         samples = self.samples
         plan = samples.plan if fit is None or fit.seen is None else samples.half(True)
         point, at = self._sampled(plan), self.levels(plan.batches, share, fit)
-        found = estimate(point, y, self._least, at, fit)
+        found = estimate(point, y, self._least, at, fit if plan.batches > 1 else None)  # of all rows none is earlier
         return Evidence(found, at, plan, samples.draws(plan) * (2 if self.earlier(fit) else 1))
 
     def _sampled(self, plan: BatchPlan) -> SampledPoint:

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, Key, PyTree
 
 from lariax.certificate._spread import BatchMeans, is_large
+from lariax.compilation import Program
 from lariax.oracle import Batch, Look, Oracle, Rows, Vector
 from lariax.problem import AbstractSource
 
@@ -242,11 +243,12 @@ def batch_means(point: SampledPoint, gradient: Callable[[View], PyTree], *, apar
         residuals = point.oracle.sum(view.rows, view.look.residuals)
         return PointMeans(jnp.sum(view.objective * view.look.objective), residuals, gradient(view))
 
-    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(one_step, jnp.int32(0)))
+    once = Program(one_step, jnp.int32(0))
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), once.output)
 
     def one_batch(batch: Int[Array, ""], start: PyTree) -> PointMeans:
         def add(step: Int[Array, ""], total: PointMeans) -> PointMeans:
-            return jax.tree.map(jnp.add, total, one_step(batch * plan.steps + step + plan.first))
+            return jax.tree.map(jnp.add, total, once(batch * plan.steps + step + plan.first))
 
         return jax.lax.fori_loop(0, plan.steps, add, nothing._replace(gradient=start))
 

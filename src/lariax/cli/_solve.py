@@ -197,7 +197,10 @@ def _judged(screen: Screen, work: _Work, result: Result) -> SavedRun:
 
 def in_commands(message: str, again: str) -> str:
     """What a result advises, in the words of the command line."""
-    message = message.replace("lx.solve(problem, result, iterations=...)", f"`{again} --iterations N`")
+    goes_on = "lx.solve(problem, result, iterations=...)"
+    if "lx.resume(" in message:  # one way to go on is enough
+        message = message.replace(f" Continue it with {goes_on}.", "")
+    message = message.replace(goes_on, f"`{again} --iterations N`")
     return in_options(re.sub(r"lx\.resume\(.*?, problem\)", f"`{again}`", message))
 
 

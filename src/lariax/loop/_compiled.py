@@ -17,10 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
-from lariax.compilation import compiled, on_cpu
+from lariax.compilation import Program, compiled, on_cpu
 from lariax.loop._finite import all_finite, finite_functions
 from lariax.loop._pieces import Cutter
-from lariax.loop._programs import BlockLayout, LoopState, Packed, Program, Programs, traced_programs
+from lariax.loop._programs import BlockLayout, LoopState, Packed, Programs, on_pieces, traced_programs
 from lariax.loop._randomness import NEVER, Randomness
 from lariax.methods import AbstractMethod, State
 from lariax.oracle import Batch, Layout, Oracle, counting
@@ -295,7 +295,7 @@ class _Block:
 
     def _called(self, program: Program, iteration: Array, state: State) -> State:
         args, cutter = (state, iteration.astype(self.oracle.dtype), self._batch_of(iteration)), self._cutter
-        return program(*args) if cutter is None else program.on_pieces(cutter, *args)
+        return program(*args) if cutter is None else on_pieces(program, cutter, *args)
 
     def _refreshed(self, loop: LoopState) -> LoopState:
         oracle, window = self.oracle, self.blocks.window

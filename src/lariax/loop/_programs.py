@@ -1,15 +1,14 @@
 """What an iteration does, as programs that are traced once."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.extend.core import jaxpr_as_fun
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
+from lariax.compilation import Program
 from lariax.loop._pieces import Cutter, is_cut
 from lariax.loop._randomness import NEVER
 from lariax.methods import AbstractMethod, Answer, State
@@ -79,19 +78,10 @@ class Packing(NamedTuple):
         return eqx.combine(jax.tree.unflatten(self.structure, [number for array in arrays for number in array]), rest)
 
 
-class Program:
-    """A function that is traced once, for arguments like these, wherever it is called."""
-
-    def __init__(self, function: Callable[..., Any], *like: PyTree):
-        self.program, self.output = jax.make_jaxpr(function, return_shape=True)(*like)
-
-    def __call__(self, *args: PyTree) -> PyTree:
-        return jax.tree.unflatten(jax.tree.structure(self.output), jaxpr_as_fun(self.program)(*jax.tree.leaves(args)))
-
-    def on_pieces(self, cutter: Cutter, *args: PyTree) -> PyTree:
-        """With vectors that are cut, here and in what comes out."""
-        outputs = cutter.run(self.program, jax.tree.leaves(args, is_leaf=is_cut))
-        return jax.tree.unflatten(jax.tree.structure(self.output), outputs)
+def on_pieces(program: Program, cutter: Cutter, *args: PyTree) -> PyTree:
+    """A program with vectors that are cut, here and in what comes out."""
+    outputs = cutter.run(program.program, jax.tree.leaves(args, is_leaf=is_cut))
+    return jax.tree.unflatten(jax.tree.structure(program.output), outputs)
 
 
 class Programs(NamedTuple):

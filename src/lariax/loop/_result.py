@@ -17,7 +17,7 @@ from lariax.loop._gradient import objective_gradient
 from lariax.loop._history import History
 from lariax.loop._randomness import Randomness
 from lariax.loop._state import RunState
-from lariax.loop._table import Rows, as_html, as_rich, as_text
+from lariax.loop._table import Rows, as_html, as_rich, as_text, summary
 from lariax.problem import Problem, Stream, arrays_of
 from lariax.risk import Lift
 from lariax.utils import page
@@ -222,10 +222,9 @@ class Result(eqx.Module):
         return f"{self.status} after {self.iterations:,} iterations, {self.draws:,} draws, {self.seconds:.2f} s"
 
     def _rows(self) -> Rows:
-        with np.printoptions(precision=6, threshold=8):
-            leaves = jax.tree_util.tree_leaves_with_path(arrays_of(self.x))
-            answer = [("x", jax.tree_util.keystr(path), str(np.asarray(leaf))) for path, leaf in leaves]
-            return answer + [("multipliers", name, str(np.asarray(y))) for name, y in self.multipliers.items()]
+        leaves = jax.tree_util.tree_leaves_with_path(arrays_of(self.x))
+        answer = [("x", jax.tree_util.keystr(path), summary(leaf)) for path, leaf in leaves]
+        return answer + [("multipliers", name, summary(y)) for name, y in self.multipliers.items()]
 
     def _notes(self) -> list[str]:
         return [] if np.ndim(self.outcome) else [self.message]

@@ -54,7 +54,7 @@ from lariax.risk import lift_of
 from lariax.utils import explains_options, warn
 
 
-@explains_options
+@explains_options("start")
 @automatic_axes
 def resume(
     folder: str | os.PathLike[str],

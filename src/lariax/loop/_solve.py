@@ -28,7 +28,7 @@ from lariax.risk import lift_of
 from lariax.utils import check_confidence, explains_options
 
 
-@explains_options
+@explains_options("start")
 @automatic_axes
 def solve(
     problem: Problem,

@@ -34,7 +34,9 @@ def fitted(
     """A method on a problem; `samples` holds the shape of one sample of each source, `iterations` the budget if that is
     what limits the run."""
     if not isinstance(method, AbstractMethod | str) or (isinstance(method, str) and method != "auto"):
-        raise TypeError(f'method must be "auto" or a method such as lx.TrackedLagrangian(), found {method!r}.')
+        optax = " Wrap an optimizer of optax: lx.Optax(optimizer)." if hasattr(method, "update") else ""
+        found = type(method).__name__ if optax else repr(method)
+        raise TypeError(f'method must be "auto" or a method such as lx.TrackedLagrangian(), found {found}.{optax}')
     given = SHARED if isinstance(method, str) else method
     oracle = oracle_for(given, problem, x, samples, batch_size)
     chosen, choice = choose(oracle) if isinstance(method, str) else (given, "")

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from lariax.compilation import on_cpu
+from lariax.compilation import Program, on_cpu
 from lariax.oracle._counting import uncounted
 from lariax.oracle._sampling import Batch
 
@@ -29,10 +29,9 @@ def sum_over(function: Callable[[Batch], PyTree], batches: Batch) -> PyTree:
     if not jax.tree.leaves(batches):
         return function(batches)
     many = _at_once(function, batches)
-    every = function if many == 1 else lambda some: jax.tree.map(lambda v: v.sum(0), jax.vmap(function)(some))
-    with uncounted():
-        like = jax.eval_shape(function, batches.first)
-    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
+    once = Program(function, batches.first)
+    every = once if many == 1 else lambda some: jax.tree.map(lambda v: v.sum(0), jax.vmap(once)(some))
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), once.output)
     parts = batches if many == 1 else jax.tree.map(lambda v: v.reshape(-1, many, *v.shape[1:]), batches)
     return jax.lax.scan(lambda sums, some: (jax.tree.map(jnp.add, sums, every(some)), None), nothing, parts)[0]
 

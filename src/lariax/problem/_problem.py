@@ -10,7 +10,7 @@ from lariax.problem._constraints import SHARED, AbstractConstraint
 from lariax.problem._sources import AbstractSource
 from lariax.prox import AbstractProximable, Restricted, Zero
 from lariax.sets import AbstractSet, Everything
-from lariax.utils import helped_by, takes
+from lariax.utils import explains_options, helped_by, takes
 
 OBJECTIVE = (
     "Write lambda x, sample: ..., or leave samples= out if nothing is random.",
@@ -55,7 +55,7 @@ class Problem(eqx.Module):
     heldout: AbstractSource | None
     is_joint: bool = eqx.field(static=True)
 
-    @helped_by("problem")
+    @explains_options("problem")
     def __init__(
         self,
         objective: Callable[..., Any],
@@ -129,10 +129,10 @@ class Problem(eqx.Module):
             ("regularizer=", self.regularizer, AbstractProximable),
         ):
             if not isinstance(value, kind):
-                parts = " A set for each part of x is lx.sets.Product({...})." if kind is AbstractSet else ""
+                hint = " Bounds are lx.sets.Box(lower, upper), a set for each part of x is lx.sets.Product({...})."
                 raise TypeError(
                     f"{option} takes an object of lariax.{'sets' if kind is AbstractSet else 'prox'}, found "
-                    f"{type(value).__name__}.{parts}"
+                    f"{type(value).__name__}.{hint if kind is AbstractSet else ''}"
                 )
         _ = self.simple  # complains if the two have no proximal map together
 

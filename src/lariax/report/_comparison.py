@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from lariax.certificate import COLOURS, SAYS, ConstraintReport
+from lariax.certificate import COLOURS, ConstraintReport
 from lariax.report._words import short
 from lariax.runs import SavedRun
 from lariax.utils import narrow_table
@@ -46,4 +46,4 @@ def _constraints(runs: Sequence[SavedRun], names: Sequence[str]) -> Table:
 
 
 def _cells(report: ConstraintReport) -> tuple[Text, Text]:
-    return Text(str(report)), Text(SAYS[report.holds], style=COLOURS[SAYS[report.holds]])
+    return Text(str(report)), Text(report.holds, style=COLOURS[report.holds])

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lariax.certificate import SAYS, Certificate, ConstraintReport, Interval
+from lariax.certificate import Certificate, ConstraintReport, Interval
 from lariax.loop import FAILURES
 from lariax.report._html import Markup, element, joined, name_of, table
 from lariax.report._words import LONGEST_SENTENCE, number, short
@@ -186,7 +186,7 @@ def _constraint_rows(runs: Sequence[SavedRun]) -> Iterator[_Row]:
 
 
 def _badge(holds: str) -> Markup:
-    return element("span", f"{SIGNS[holds]} {SAYS[holds]}", class_=f"badge {holds}")
+    return element("span", f"{SIGNS[holds]} {holds}", class_=f"badge {holds}")
 
 
 def _holds_cell(report: ConstraintReport, entry: int) -> Markup:

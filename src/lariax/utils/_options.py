@@ -54,19 +54,26 @@ def helped_by(topic: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     return wrap
 
 
-def explains_options(function: Callable[P, R]) -> Callable[P, R]:
+def explains_options(topic: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Say what was meant when an option is misspelt, and name the page that helps with what Lariax itself refuses."""
-    options, helped = list(inspect.signature(function).parameters), helped_by("start")(function)
 
-    @functools.wraps(function)
-    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-        for name in kwargs:
-            if name not in options:
-                hint = f"{HABITS[name]} " if name in HABITS else did_you_mean(name, options)
-                raise TypeError(f"{function.__name__} has no option {name!r}. {hint}It takes {', '.join(options)}.")
-        return helped(*args, **kwargs)
+    def wrap(function: Callable[P, R]) -> Callable[P, R]:
+        known = list(inspect.signature(function).parameters)
+        options = [name for name in known if name != "self" and not name.startswith("_")]
+        called = function.__qualname__.removesuffix(".__init__")
 
-    return checked
+        @helped_by(topic)
+        @functools.wraps(function)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+            for name in kwargs:
+                if name not in known:
+                    hint = f"{HABITS[name]} " if name in HABITS else did_you_mean(name, options)
+                    raise TypeError(f"{called} has no option {name!r}. {hint}It takes {', '.join(options)}.")
+            return function(*args, **kwargs)
+
+        return checked
+
+    return wrap
 
 
 def _refused(error: BaseException) -> bool:
