@@ -17,6 +17,7 @@ from lariax.methods._base import AbstractMethod, Answer, Diagnosis, Needs, check
 from lariax.methods._survey import (
     Face,
     SampledJacobian,
+    differences_at,
     face_at,
     gradient_moments,
     held_at,
@@ -227,17 +228,17 @@ class TrackedLagrangian(AbstractMethod):
         for weights that have followed the step, and for such with the move of the multipliers that was to be
         expected."""
         (x, dx), (h0, h1), eps = moved, gradients, float(jnp.finfo(oracle.dtype).eps)
-        fixed, follow, whole = (oracle.gradient_of(now, w) - h0 for w in weights)
+        (fixed, _, _), (follow, along, _), (whole, _, noise) = differences_at(oracle, now, weights, h0, dx)
         fresh = h1 if self.one_backward else h0
         return Measurement(
             noise=fresh.noise + ((eps * fresh.mean) ** 2).sum(),  # rounding is noise too
             length=square(dx),
             size=square(x),
-            fixed=square(fixed.mean),
-            along=jnp.vdot(dx, follow.mean),
-            follow=square(follow.mean),
+            fixed=fixed,
+            along=along,
+            follow=follow,
             # one backward pass: the estimate does not follow the moves, so all of a move is drift
-            drift=square(whole.mean) if self.one_backward else whole.noise,
+            drift=whole if self.one_backward else noise,
         )
 
     # --- the start, and now and then
