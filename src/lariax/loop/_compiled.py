@@ -205,22 +205,24 @@ class _Block:
         return replace(self, tickets=tickets, first=first), jnp.minimum(first + blocks.length - 1, stop)
 
     def run(self, before: LoopState, records: Records, last: Array) -> tuple[LoopState, Records]:
-        """Up to iteration `last`, or to the last one that is finite."""
+        """Up to iteration `last`, or to the last one that is finite: where the block loses that, the place is sought by
+        bisection, and the block gone through once more up to there. Only the state before it is kept meanwhile."""
 
-        def narrow(carry: tuple[LoopState, Records, Array, Array]) -> tuple[LoopState, Records, Array, Array]:
-            """From the start of the block up to `until`, kept if finite; if not, the end is sought by bisection."""
-            sound, kept, bad, until = carry
-            start = (before, records, until)
-            new, rows, _ = jax.lax.while_loop(lambda c: c[0].iteration < until, self.segment, start)
+        def narrow(carry: tuple[LoopState, Records, Array, Array, Array]) -> tuple[Any, ...]:
+            """From the start of the block up to `until`; then what is sound, what is not, and where to go next."""
+            _, _, until, sound, bad = carry
+            new, rows, _ = jax.lax.while_loop(lambda c: c[0].iteration < until, self.segment, (before, records, until))
             finite = all_finite(new.state)
-            sound, kept = jax.lax.cond(finite, lambda: (new, rows), lambda: (sound, kept))
-            bad = jnp.where(finite, bad, until)
-            return sound, kept, bad, (sound.iteration + bad) // 2
+            again = jnp.where(until > sound, sound, before.iteration)  # what was sound is so again, but for rounding
+            sound, bad = jnp.where(finite, until, again), jnp.where(finite, bad, until)
+            return new, rows, jnp.where(bad - sound > 1, (sound + bad) // 2, sound), sound, bad
 
-        sound, kept, _, _ = jax.lax.while_loop(
-            lambda c: (c[0].iteration < last) & (c[2] - c[0].iteration > 1), narrow, (before, records, last + 1, last)
+        new, rows, *_ = jax.lax.while_loop(
+            lambda c: (c[0].iteration != c[2]) | (c[4] - c[3] > 1),
+            narrow,
+            (before, records, last, before.iteration, last + 1),
         )
-        return sound._replace(finite=sound.iteration == last), kept
+        return new._replace(finite=new.iteration == last), rows
 
     def segment(self, carry: tuple[LoopState, Records, Array]) -> tuple[LoopState, Records, Array]:
         """Up to the next event: a record, a pick, a refresh."""

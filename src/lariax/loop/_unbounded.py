@@ -5,7 +5,7 @@ from enum import Enum
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Key
 
 from lariax.compilation import compiled
 from lariax.oracle import Batch, Oracle, Vector
@@ -159,9 +159,13 @@ def _along(
 
 def _steepness(oracle: Oracle, z: Vector, batch: Batch, here: Float[Array, "n m"]) -> Float[Array, " m"]:
     """How fast rows change between z and random points as far from it as z is from 0."""
-    probes, length = jax.random.normal(jax.random.key(0), (PROBES, z.size), z.dtype), jnp.linalg.norm(z)
-    points = z + length * probes / jnp.linalg.norm(probes, axis=1, keepdims=True)
-    changes = jax.lax.map(lambda point: jnp.mean(oracle.residual_rows(point, batch) - here, axis=0), points)
+    length = jnp.linalg.norm(z)
+
+    def change(key: Key[Array, ""]) -> Float[Array, " m"]:
+        probe = jax.random.normal(key, z.shape, z.dtype)
+        return jnp.mean(oracle.residual_rows(z + length * probe / jnp.linalg.norm(probe), batch) - here, axis=0)
+
+    changes = jax.lax.map(change, jax.random.split(jax.random.key(0), PROBES))  # one at a time: x may be large
     return jnp.sqrt(z.size * jnp.mean(changes**2, axis=0)) / length
 
 

@@ -1,7 +1,7 @@
 """What is too costly for every iteration: gradients sample by sample, the Jacobian, products with the Hessian."""
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from lariax.compilation import on_cpu
-from lariax.oracle import Batch, Oracle, Vector, for_each, occasionally, sum_over, uncounted
+from lariax.oracle import Batch, Look, Oracle, Parts, Vector, for_each, occasionally, sum_over, uncounted
 from lariax.problem import probes, units
 from lariax.tuned.averaging import is_jump
 from lariax.tuned.constants import JUMP_PART, PROBES
@@ -90,6 +90,29 @@ def squares(oracle: Oracle, *vectors: Vector) -> list[Float[Array, ""]]:
     nothing = (jnp.zeros((), oracle.dtype),) * len(vectors)
     add = lambda sums, more: tuple(map(operator.add, sums, more))  # noqa: E731
     return list(jax.lax.reduce(tuple(vector**2 for vector in vectors), nothing, add, (0,)))
+
+
+def differences_at(
+    oracle: Oracle, looks: tuple[Look, ...], weights: Sequence[Array], before: Parts
+) -> list[tuple[Array, Array]]:
+    """For each of several weights w, of D = grad f + J^T w - `before`: ||D||^2 and the noise of D. Where x is large, by
+    a loop, so that the vectors behind one are gone when the next is made: the compiler would hold them all."""
+
+    def at(weights: Array) -> tuple[Array, Array]:
+        difference = oracle.gradient_of(looks, weights) - before
+        return square(difference.mean), difference.noise
+
+    if before.mean.size <= MOST_HELD:
+        return list(map(at, weights))
+    rows = jnp.stack(weights)
+
+    def turn(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        i, found = carry
+        return i + 1, found.at[i].set(jnp.stack(at(rows[i])))
+
+    start = jnp.int32(0), jnp.zeros((len(weights), 2), before.mean.dtype)
+    _, found = jax.lax.while_loop(lambda carry: carry[0] < len(weights), turn, start)
+    return [(row[0], row[1]) for row in found]
 
 
 class GradientMoments(NamedTuple):

@@ -17,6 +17,7 @@ from lariax.methods._base import AbstractMethod, Answer, Diagnosis, Needs, check
 from lariax.methods._survey import (
     Face,
     SampledJacobian,
+    differences_at,
     face_at,
     gradient_moments,
     held_at,
@@ -226,15 +227,15 @@ class TrackedLagrangian(AbstractMethod):
         """From x and dx, the gradients at both points, and D(w') = grad f(x+) + J(x+)^T w' - h0 for the old weights
         and for those that were to be expected."""
         (x, dx), (h0, h1), eps = moved, gradients, float(jnp.finfo(oracle.dtype).eps)
-        fixed, expected = (oracle.gradient_of(now, w) - h0 for w in weights)
+        (fixed, _), (expected, noise) = differences_at(oracle, now, weights, h0)
         fresh = h1 if self.one_backward else h0
         return Measurement(
             noise=fresh.noise + ((eps * fresh.mean) ** 2).sum(),  # rounding is noise too
             length=square(dx),
             size=square(x),
-            fixed=square(fixed.mean),
+            fixed=fixed,
             # one backward pass: the estimate does not follow the moves, so all of a move is drift
-            drift=square(expected.mean) if self.one_backward else expected.noise,
+            drift=expected if self.one_backward else noise,
         )
 
     # --- the start, and now and then
