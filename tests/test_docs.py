@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import importlib.util
 import pkgutil
 import re
 import subprocess
@@ -22,7 +23,25 @@ MARK = "---- end of block ----"
 BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("name", MODULES)
+CALLS = "solve|resume|certify|inference|infer|minimize|fit|bind|step|update|plot|report"
+RUN = re.compile(rf"^ *(?:>>>|\.\.\.) .*\b(?:{CALLS})\(", re.MULTILINE)
+"""What takes seconds to compile, and is tested elsewhere."""
+
+FRONT_DOORS = [
+    *("lariax.loop._solve", "lariax.loop._resume", "lariax.certificate._certify", "lariax.scipy._minimize"),
+    *("lariax.torch._tracked", "lariax.sklearn._classifier"),
+]
+"""Their examples run in the quick tests all the same."""
+
+
+def is_long(name):
+    text = Path(importlib.util.find_spec(name).origin).read_text()
+    return RUN.search(text) is not None and name not in FRONT_DOORS
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long if is_long(name) else ()) for name in MODULES]
+)
 def test_docstrings(name):
     if name in WITH:
         pytest.importorskip(WITH[name])
