@@ -96,3 +96,12 @@ def test_an_interval_for_a_difference_holds_it():
     low, high = difference(Count(60, 200), Count(40, 250), 1.0, 0.05)
     assert low < 0.14 < high
     assert high - low < 0.2
+
+
+def test_counts_with_another_rate():
+    assert Count(80, 100).moved(0.043) == Count(84.0, 100)
+    assert Count(80, 100).moved(0.5) == Count(100.0, 100)
+    assert Count(0, 0).moved(0.1) == Count(0, 0)
+    values = np.array([0.2, 0.4, 0.9])
+    one = Count(values.sum(), 3, values @ values).moved(-0.1)
+    assert (one.hits, one.squares) == (pytest.approx(np.sum(values - 0.1)), pytest.approx(np.sum((values - 0.1) ** 2)))

@@ -136,6 +136,33 @@ def test_false_alarms_are_promised_from_few_rows():
     assert broken <= binom.ppf(0.999, 20, 0.05)
 
 
+class LumpyTrainer:
+    """The model of all rows selects fewer than those of folds: it falls on the other side of a lump."""
+
+    levels, flatters, steps = (0.0,), False, 1
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def path(self, rows, plan, targets):
+        model = Column(0, 0.25 if len(rows.y) == self.rows else 0.0)
+        model.multipliers = model.values = np.zeros(len(plan.rows))
+        return [model, model]
+
+
+def test_across_folds_rates_are_those_of_the_model_of_all_rows():
+    """Scores of positives are N(1.5, 1)."""
+    random, n = np.random.default_rng(0), 4000
+    y = np.ones(n, int)
+    rows = Rows(1.5 + random.standard_normal((n, 1)), y, np.ones(n), np.ones(n))
+    asked = _promise.Asked("population", 0.95, None, "error")
+    found = _promise.settled(rows, recall_plan(y, 0.7), LumpyTrainer(n), asked, np.random.RandomState(0), str)
+    (count,) = found.tested.counts
+    true = norm.sf(found.model.shift - 1.5)
+    assert found.status == "promised"
+    assert abs(count.rate - true) < 4 * np.sqrt(true * (1 - true) / n)
+
+
 @pytest.mark.parametrize(
     ("tested", "across_folds", "total"),
     [

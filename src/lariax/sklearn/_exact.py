@@ -4,7 +4,7 @@ A rate is the mean of k out of n independent yes-or-no answers, so k is binomial
 the chance to see counts at least as good as these, if the rate were just not good enough.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import bdtr, betaincinv, ndtri, stdtrit
@@ -42,6 +42,16 @@ class Count:
         """The same of 1 - value."""
         squares = None if self.squares is None else self.rows - 2 * self.hits + self.squares
         return Count(self.rows - self.hits, self.rows, squares, self.bounded)
+
+    def moved(self, by: float) -> "Count":
+        """With a rate that is higher by this, or as much higher as it can be: of answers in whole hits, of values with
+        the same variance. Not moved by NaN."""
+        if not (self.rows and np.isfinite(by)):
+            return self
+        hits = float(np.clip(self.hits + by * self.rows, 0, self.rows))
+        if self.squares is None:
+            return replace(self, hits=float(round(hits)))
+        return replace(self, hits=hits, squares=self.squares + (hits**2 - self.hits**2) / self.rows)
 
 
 def upper(count: Count, error: float) -> float:

@@ -1,6 +1,6 @@
 """Models for several margins, and what rows that they did not see make of them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -166,14 +166,22 @@ def cross_fitted(
     rows: Rows, plan: Plan, trainer: Trainer, targets: Sequence[np.ndarray | None], random: np.random.RandomState
 ) -> list[np.ndarray]:
     """Scores of each row by models that were trained without it."""
-    fold = random.permutation(np.arange(len(rows.y)) % FOLDS)
     outputs = 1 if plan.classes == 2 else plan.classes
     scores = [np.zeros((len(rows.y), outputs)) for _ in targets]
-    for number in range(FOLDS):
-        inside, outside = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
-        for one, model in zip(scores, trainer.path(rows.at(inside), plan.at(inside), targets), strict=True):
+    for outside, models in by_folds(rows, plan, trainer, targets, random):
+        for one, model in zip(scores, models, strict=True):
             one[outside] = model.scores(rows.inputs[outside])
     return scores
+
+
+def by_folds(
+    rows: Rows, plan: Plan, trainer: Trainer, targets: Sequence[np.ndarray | None], random: np.random.RandomState
+) -> Iterator[tuple[np.ndarray, Sequence[Model]]]:
+    """Of each fold the rows, and the models that were trained on all others."""
+    fold = random.permutation(np.arange(len(rows.y)) % FOLDS)
+    for number in range(FOLDS):
+        inside = np.flatnonzero(fold != number)
+        yield np.flatnonzero(fold == number), trainer.path(rows.at(inside), plan.at(inside), targets)
 
 
 def room(row: Row) -> float:
