@@ -97,6 +97,23 @@ def test_whether_a_gradient_may_jump_shows_without_a_run(function, expected):
     assert traced(function, jnp.ones(3)).may_jump == expected
 
 
+def test_the_gradient_of_a_maximum_is_compiled_to_be_right():
+    """XLA without optimisation rounds the entries differently where they are compared with their maximum: then the
+    gradient is not finite at x0 for most seeds, and in `jac` it is 0."""
+    problem = lx.Problem(
+        lambda x, z: jnp.max(jnp.abs(z - x)),
+        samples=lx.Distribution(lambda key: jax.random.normal(key, (5,))),
+        constraints={"sum": lx.AtMost(lambda x, z: z[0] - jnp.sum(x), -2.0)},
+    )
+    for seed in range(4):
+        result = lx.solve(problem, jnp.zeros(5), iterations=50, batch_size=16, seed=seed)
+        assert result.history["backed_off"][-1] == 0
+    assert result.continuation.oracle.has_maxima
+    z = jax.random.normal(jax.random.key(1), (20_000, 5))
+    slope = jax.jit(jax.grad(lambda x: jnp.mean(jax.vmap(problem.objective, (None, 0))(x, z))))(result.x)
+    np.testing.assert_allclose(result.jac, slope, atol=0.03)  # 4,096 and 20,000 samples
+
+
 # --- the method
 
 

@@ -200,6 +200,35 @@ def test_weights_stand_for_the_distribution_that_is_meant():
     assert float(at) == pytest.approx(norm.ppf(0.99), rel=0.02)
 
 
+def test_a_mean_over_samples_that_weigh_next_to_nothing_is_doubted():
+    """Weights exp(6.125 - 3.5 z) of a z around 3.5 are right for an event beyond 3.5, and ruin the mean of x**2."""
+    often = lx.Distribution(lambda key: 3.5 + jax.random.normal(key), weight=lambda z: jnp.exp(6.125 - 3.5 * z))
+    event = lambda x, z: z - x  # noqa: E731
+    everywhere = lx.Problem(lambda x, z: x**2, samples=often, constraints={"rare": lx.risk.Chance(event, 3e-4)})
+    alone = lx.Problem(lambda x: x**2, constraints={"rare": lx.risk.Chance(event, 3e-4, samples=often)})
+    ends = [lx.solve(each, jnp.asarray(3.0), iterations=20, batch_size=8).message for each in (everywhere, alone)]
+    assert "the objective vary so much" in ends[0]
+    assert "vary so much" not in ends[1]
+
+
+def test_a_weighted_event_that_was_not_seen_may_have_any_chance():
+    often = lx.Distribution(lambda key: jax.random.normal(key), weight=lambda z: jnp.exp(0.5 * z - 0.125))
+    problem = lx.Problem(lambda x: x, constraints={"rare": lx.risk.Chance(lambda x, z: z - x, 0.1, samples=often)})
+    found = lx.certify(problem, jnp.asarray(20.0), {"rare": 0.0}, draws=2_000).constraints["rare"]
+    assert (found.value, found.low, found.high, found.holds) == (0, 0, 1, "probably")
+
+
+def test_a_run_is_judged_by_its_true_risk():
+    """Its own certificate speaks of the CVaR, 1.755, not of the mean at the number beside x; `jac` is of x alone."""
+    problem = lx.Problem(lx.risk.CVaR(lambda x, z: x[0] ** 2 + z[0], LEVEL), samples=NORMAL)
+    result = lx.solve(problem, jnp.ones(1), iterations=20, batch_size=8)
+    beside = lx.certify(problem, result.x).objective
+    value = float(result.x[0] ** 2) + TAIL
+    assert result.certificate.objective.low < value < result.certificate.objective.high
+    assert result.certificate.objective.high - result.certificate.objective.low < 2 * (beside.high - beside.low)
+    assert 0.2 < float(result.jac[0] / (2 * result.x[0])) < 5  # the number beside x is still on its way
+
+
 def bernoulli(x):
     return lx.Distribution(
         lambda key, x: jax.random.bernoulli(key, jax.nn.sigmoid(x)).astype(float),
@@ -239,6 +268,15 @@ def test_an_unbounded_plan_with_a_chance_comes_back():
     run = lambda seed: lx.solve(problem, jnp.asarray(0.0), iterations=1000, batch_size=32, seed=seed)  # noqa: E731
     x = np.asarray(jax.jit(jax.vmap(lambda seed: run(seed).x))(jnp.arange(6)))
     assert np.all(np.abs(x - norm.ppf(0.9)) < 0.15)
+
+
+def test_a_joint_chance_of_two_needs_and_two_plants():
+    """Minimise x1 + x2 where either falls short with 10 % at most: both are the root of 0.9."""
+    problem = lx.Problem(
+        lambda x, z: jnp.sum(x), samples=NORMAL, constraints={"short": lx.risk.Chance(lambda x, z: z - x, 0.1)}
+    )
+    result = lx.solve(problem, jnp.zeros(2), iterations=2000, batch_size=32)
+    assert np.all(np.abs(result.x - norm.ppf(0.9**0.5)) < 0.1)
 
 
 def test_rounding_narrows_as_a_run_goes_on():

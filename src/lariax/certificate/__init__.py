@@ -2,7 +2,7 @@
 
 from lariax.certificate._certificate import COLOURS, HOLDS, Certificate, ConstraintReport, Interval, Relative
 from lariax.certificate._certifier import AbstractCertifier, Judged
-from lariax.certificate._certify import certify, certify_run
+from lariax.certificate._certify import certify, certify_run, judged_risks
 from lariax.certificate._draws import (
     LARGEST_STEP,
     AbstractFeed,
@@ -55,6 +55,7 @@ __all__ = [
     "estimates_from_means",
     "fit_from_means",
     "forms_jacobian",
+    "judged_risks",
     "most_together",
     "next_rows",
     "shares",

@@ -21,7 +21,7 @@ from lariax.certificate._tolerance import RelativeTolerance, Tolerance
 from lariax.compilation import on_device
 from lariax.oracle import as_arrays
 from lariax.problem import Problem, as_key, automatic_axes, opened
-from lariax.risk import lift_of
+from lariax.risk import Lift, lift_of
 from lariax.utils import check_among, check_confidence, helped_by
 
 ON = ("samples", "heldout")
@@ -82,8 +82,7 @@ def certify(
     if lift is not None:  # with auxiliary numbers from other samples, at which a risk is no less than it is
         point = lift.point(x, RISK_DRAWS)
         means = certify(lift.problem, point, multipliers, draws, confidence, seed, on, tolerance)
-        key = jax.random.fold_in(as_key(seed), RISKS)
-        return with_true_risks(means, lift, x, draws or RISK_DRAWS, confidence, key, on, RISK_DRAWS)
+        return judged_risks(means, lift, x, draws, as_key(seed), confidence, on)
     fits = multipliers is None and bool(problem.constraints)
     asked = _PointRequest(problem, x, draws, confidence, seed, tolerance)
     own = {} if multipliers is None else multipliers
@@ -96,6 +95,20 @@ def certify(
         return dataclasses.replace(certificate, draws=certificate.draws + samples.samples.draws(samples.samples.plan))
     samples = asked.on("samples", fits)
     return asked.beside(samples.of_fit(samples.fitted) if fits else samples.of_given(own), own, samples)
+
+
+def judged_risks(
+    means: Certificate,
+    lift: Lift,
+    x: PyTree,
+    draws: int | None,
+    key: Any,
+    confidence: float = 0.95,
+    on: str = "samples",
+) -> Certificate:
+    """A certificate of the means that stand for risks, with what is true of the risks themselves."""
+    own = jax.random.fold_in(key, RISKS)
+    return with_true_risks(means, lift, x, draws or RISK_DRAWS, confidence, own, on, RISK_DRAWS)
 
 
 @automatic_axes

@@ -103,7 +103,9 @@ def _ends(risk: AbstractRisk, sample: Sample, alpha: float, other: Callable[[], 
 
 def _probability(happened: np.ndarray, sample: Sample, alpha: float) -> Ends:
     if sample.weights is not None:
-        return _mean(sample.weights * happened, alpha)
+        ends = _mean(sample.weights * happened, alpha)
+        seen = np.any(happened, axis=0)  # an event that was not seen may have any weight
+        return Ends(ends.value, np.maximum(ends.low, 0.0), np.where(seen, np.minimum(ends.high, 1.0), 1.0))
     share = np.mean(happened, axis=0)
     if sample.exact:
         return Ends(share, share, share)
@@ -184,7 +186,7 @@ def _mean(values: np.ndarray, alpha: float) -> Ends:
     """Student's interval with Hall's correction for skewness, entry by entry."""
     n, mean, spread = len(values), np.mean(values, axis=0), np.std(values, axis=0, ddof=1)
     centred = values - mean
-    skew = np.mean(centred**3, axis=0) / np.maximum(spread, np.finfo(float).tiny) ** 3
+    skew = np.mean(centred**3, axis=0) / np.where(spread > 0, spread, 1) ** 3
     student = scipy.special.stdtrit(n - 1, 1 - alpha / 2)
     ends = [mean - spread / np.sqrt(n) * _unskewed(sign * student, skew / np.sqrt(n)) for sign in (1, -1)]
     return Ends(mean, ends[0], ends[1])

@@ -19,7 +19,9 @@ SOON = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 
 options; with a network of 8,320 parameters 1.4 times as long."""
 
 SOONER = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 0}
-"""For what runs once, or has little to do."""
+"""For what runs once, or has little to do; not where functions take the largest of entries (`has_maxima`). The gradient
+of jnp.max asks which entries equal the maximum. XLA may compute these twice, and unless it optimises, not to the same
+bits: a product and a sum are rounded as one here, and not there. Then none is equal, and the gradient is 0, or NaN."""
 
 FORGOTTEN: set[str] = set()
 """Options that XLA no longer has, as it said when it was asked to compile."""
@@ -82,9 +84,10 @@ def compiled(*, once: bool = False, briefly: bool = False, overwrite: bool = Fal
         def call(*args: Any, **kwargs: Any) -> Any:
             if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
                 return programs.call("usual", *args, **kwargs)
-            if once or getattr(args[0], "work", math.inf) <= LITTLE:
+            oracle = getattr(args[0], "oracle", args[0])
+            if (once or getattr(args[0], "work", math.inf) <= LITTLE) and not getattr(oracle, "has_maxima", False):
                 return programs.call("sooner", *args, **kwargs)
-            small = briefly or getattr(args[0], "oracle", args[0]).dimension <= SMALL
+            small = briefly or oracle.dimension <= SMALL
             return programs.call("soon" if small else "usual", *args, **kwargs)
 
         return call  # type: ignore[return-value]

@@ -21,7 +21,7 @@ def objective_gradient(problem: Problem, x: PyTree[Array], key: Key[Array, ""]) 
     return _mean_gradient(problem, x, key)
 
 
-@compiled(once=True)
+@compiled(briefly=True)  # not `once`: of jnp.max the gradient would be wrong
 def _mean_gradient(problem: Problem, x: PyTree[Array], key: Key[Array, ""]) -> PyTree[Array]:
     source = problem.samples
 

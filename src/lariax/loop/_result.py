@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from lariax.certificate import DRAWS, Certificate, certify, certify_run, draws_for_run
+from lariax.certificate import DRAWS, Certificate, certify, certify_run, draws_for_run, judged_risks
 from lariax.inference import Inference, InferenceError, RandomScaling, infer_run
 from lariax.loop._gradient import objective_gradient
 from lariax.loop._history import History
@@ -104,10 +104,14 @@ class Result(eqx.Module):
     doubt: str = eqx.field(static=True, default="")
     risk: dict[str, dict[str, Array]] = eqx.field(default_factory=dict)
     lifted: PyTree[Array] | None = None  # x with the numbers that its risks need
+    lift: Lift | None = eqx.field(static=True, default=None)  # what these are
 
     def with_risks(self, lift: Lift) -> "Result":
         """In the words of a problem with risks."""
-        return dataclasses.replace(self, x=self.x["x"], risk=lift.told(self.x), lifted=self.x)
+        words = dataclasses.replace(self, x=self.x["x"], risk=lift.told(self.x), lifted=self.x)
+        if self.continuation is None:
+            return words
+        return dataclasses.replace(words, lift=lift, remarks=(*self.remarks, *lift.doubts(words.x)))
 
     @property
     def point(self) -> PyTree[Array]:
@@ -121,7 +125,8 @@ class Result(eqx.Module):
         problem, key = self.continuation.oracle.problem, Randomness.CERTIFICATE.of(self.continuation.loop.key)
         draws = draws_for_run(problem, int(self.draws))
         if self.certified is None:
-            return certify_run(self._unseen(problem, draws), self.point, self.multipliers, draws, seed=key).certificate
+            found = certify_run(self._unseen(problem, draws), self.point, self.multipliers, draws, seed=key).certificate
+            return found if self.lift is None else judged_risks(found, self.lift, self.x, draws, key)
         if not problem.has_heldout:
             return self.certified
         beside = certify(problem, self.point, self.certified.multipliers, draws, seed=key, on="heldout")
@@ -206,7 +211,8 @@ class Result(eqx.Module):
         if self.continuation is None:
             raise ValueError("a run that was traced (jit, vmap) keeps no problem: use jax.grad on the objective.")
         key = Randomness.CERTIFICATE.of(self.continuation.loop.key)
-        return objective_gradient(self.continuation.oracle.problem, arrays_of(self.x), key)
+        slope = objective_gradient(self.continuation.oracle.problem, arrays_of(self.point), key)
+        return slope if self.lifted is None else slope["x"]
 
     def plot(self, against: str = "draws") -> Any:
         """A matplotlib figure of the history against draws, seconds or iterations: the charts of `lariax report`. The

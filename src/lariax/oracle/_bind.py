@@ -126,6 +126,7 @@ def bind(
         has_slacks=has_slacks,
         placement=Placement.of(problem, x),
         may_jump=found.may_jump or any(other.may_jump for other in others),
+        has_maxima=found.has_maxima or any(other.has_maxima for other in others),
         sample_work=found.work + sum(other.work for other in others),
     )
     oracle = replace(oracle, shares=_shares(oracle, x, samples, found, others))
@@ -232,7 +233,7 @@ def _joint_output(problem: Problem, output: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def _constraint(name: str, constraint: AbstractConstraint, x: PyTree, sample: PyTree, joint: dict[str, Any]) -> Traced:
-    found = Traced(None, joint.get(name), may_jump=False, work=0)
+    found = Traced(None, joint.get(name), may_jump=False, has_maxima=False, work=0)
     if constraint.fun is not None:
         found = _traced(f"constraint {name!r}", constraint.fun, x, sample, constraint.samples is not None)
     value = found.output

@@ -55,6 +55,7 @@ class Oracle(AbstractStructure, AbstractSampling):
     has_slacks: bool = eqx.field(static=True)
     placement: Placement | None = eqx.field(static=True)
     may_jump: bool = eqx.field(static=True, default=False)  # gradients of single samples, as at a kink
+    has_maxima: bool = eqx.field(static=True, default=False)  # their gradients ask which entries are the largest
     together: int | None = eqx.field(static=True, default=None)  # samples in one pass; None: all
     shares: bool = eqx.field(static=True, default=False)  # objective and constraints do much of the same work
     sample_work: float = eqx.field(static=True, default=math.inf)  # numbers that the functions make of one, about

@@ -16,6 +16,9 @@ JUMPING = {
 }
 """Operations whose gradients may jump, or cannot be looked at."""
 
+MAXIMA = {"reduce_max", "reduce_min", "reduce_window_max", "reduce_window_min"}
+"""Operations whose gradients ask which entries equal the largest, or the least."""
+
 SMOOTH = {"logaddexp"}
 """Functions that are smooth, though made of such."""
 
@@ -24,6 +27,7 @@ class Traced(NamedTuple):
     program: ClosedJaxpr | None
     output: PyTree  # its shape
     may_jump: bool  # whether its gradient may jump
+    has_maxima: bool  # whether its gradient asks which entries are the largest
     work: float  # how many numbers it makes, about
 
 
@@ -31,8 +35,9 @@ def traced(fun: Callable[..., Any], x: PyTree, *sample: PyTree) -> Traced:
     """fun(x), or fun(x, sample)."""
     program, output = jax.make_jaxpr(fun, return_shape=True)(x, *sample)
     entries = len(jax.tree.leaves(x))
-    may_jump = _may_jump(program.jaxpr, [place < entries for place in range(len(program.in_avals))])
-    return Traced(program, output, may_jump, work_of(program.jaxpr.eqns))
+    of_x = [place < entries for place in range(len(program.in_avals))]
+    may_jump, has_maxima = (_does(program.jaxpr, of_x, what) for what in (_is_jump, _is_maximum))
+    return Traced(program, output, may_jump, has_maxima, work_of(program.jaxpr.eqns))
 
 
 def work_of(equations: Sequence[JaxprEqn]) -> float:
@@ -51,8 +56,9 @@ def work_of(equations: Sequence[JaxprEqn]) -> float:
     return work
 
 
-def _may_jump(jaxpr: Jaxpr, of_x: list[bool]) -> bool:
-    """`of_x`: which inputs depend on x. What is done to a sample alone does not matter."""
+def _does(jaxpr: Jaxpr, of_x: list[bool], what: Callable[[JaxprEqn], bool]) -> bool:
+    """Whether it does such a thing to x. `of_x`: which inputs depend on it; what is done to a sample alone does not
+    matter."""
     moving = {variable for variable, moves in zip(jaxpr.invars, of_x, strict=True) if moves}
     for equation in jaxpr.eqns:
         moves = [not isinstance(each, Literal) and each in moving for each in equation.invars]
@@ -61,11 +67,11 @@ def _may_jump(jaxpr: Jaxpr, of_x: list[bool]) -> bool:
         moving.update(equation.outvars)
         if equation.primitive.name == "custom_jvp_call" and _name(equation) in SMOOTH:
             continue
-        if _is_jump(equation):
+        if what(equation):
             return True
         for inner in _within(equation.params):
             same = len(inner.invars) == len(moves) and equation.primitive.name not in ("scan", "while")
-            if _may_jump(inner, moves if same else [True] * len(inner.invars)):
+            if _does(inner, moves if same else [True] * len(inner.invars), what):
                 return True
     return False
 
@@ -77,6 +83,10 @@ def _is_jump(equation: JaxprEqn) -> bool:
     if equation.primitive.name == "convert_element_type":
         return not jnp.issubdtype(jnp.result_type(equation.invars[0].aval), jnp.inexact)
     return equation.primitive.name in JUMPING
+
+
+def _is_maximum(equation: JaxprEqn) -> bool:
+    return equation.primitive.name in MAXIMA
 
 
 def _name(equation: JaxprEqn) -> str:

@@ -2,14 +2,14 @@
 
 import weakref
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from lariax.problem import AbstractConstraint, AbstractSource, AtMost, Problem
+from lariax.problem import AbstractConstraint, AbstractSource, AtMost, Distribution, Problem
 from lariax.prox import Zero
 from lariax.risk._measures import AbstractRisk, Lowered
 from lariax.risk._seen import Draws, Seen, is_special, mean_function, run_source
@@ -21,8 +21,12 @@ OBJECTIVE = "objective"
 START_SAMPLES, START_SEED = 1024, 0
 """From which auxiliary numbers start."""
 
+FEW = 30
+"""A mean over samples that count like fewer is hardly known."""
 
-class Lift(NamedTuple):
+
+@dataclass(frozen=True, eq=False)
+class Lift:
     """What was asked, and what is solved: for {"x": x, "risk": numbers by name}."""
 
     given: Problem
@@ -56,6 +60,27 @@ class Lift(NamedTuple):
                 "lx.Dataset or lx.Distribution."
             )
         return source
+
+    def doubts(self, x: PyTree) -> list[str]:
+        """Means over samples whose weights vary so much that most of them count for nothing."""
+        means = {} if OBJECTIVE in self.risks else {"the objective": self.given.samples}
+        for name, constraint in self.given.constraints.items():
+            if name not in self.risks and constraint.samples is not None:
+                own = isinstance(constraint.samples, AbstractSource)
+                means[f"constraint {name!r}"] = constraint.samples if own else self.given.samples
+        told = []
+        for source, what in {id(source): (source, what) for what, source in reversed(means.items())}.values():
+            if not isinstance(source, Distribution) or source.weight is None:
+                continue
+            _, weights = Draws(source).values(lambda *_: 0.0, x, jax.random.key(START_SEED), START_SAMPLES)
+            count = float(jnp.sum(weights) ** 2 / jnp.sum(weights**2))
+            if count < FEW:
+                told.append(
+                    f"The weights of the samples of {what} vary so much that {START_SAMPLES:,} count like {count:.0f}: "
+                    "its mean is hardly known, and x may be far off. Give weighted samples to what is rare alone, by "
+                    "samples= of its constraint."
+                )
+        return told
 
     def values(self, name: str, x: PyTree, draws: int) -> Array:
         """Of a risk's function, on some samples; where these have weights, drawn by them."""

@@ -287,8 +287,11 @@ class Quantile(AbstractRisk):
 
 
 def _largest(values: Values) -> Float[Array, " n"]:
-    """Of each sample's entries."""
-    return jnp.max(jnp.reshape(values, (values.shape[0], -1)), axis=1)
+    """Of each sample's entries, by its place: the gradient of jnp.max asks which entries equal the maximum, and is no
+    number where a compiler computes them once more for that, differently rounded."""
+    rows = jnp.reshape(values, (values.shape[0], -1))
+    places = jnp.argmax(rows, axis=1, keepdims=True)
+    return jnp.take_along_axis(rows, places, axis=1)[:, 0]
 
 
 def _happens(event: Array, width: Array, seen: Seen) -> Array:
