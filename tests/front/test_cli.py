@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 import urllib.error
@@ -283,6 +284,19 @@ class TestRuns:
         assert text.count("pair-1") == 2 * (1 + 3 + 1)  # how it ended, three measures, one constraint
         both = json.loads(lariax("compare", solved["folder"], solved["folder"], "--json").stdout)["runs"]
         assert both[0]["certificate"]["constraints"].keys() == {"sum"}
+
+    @pytest.mark.parametrize("command", ["compare", "report"])
+    def test_of_several_those_that_have_ended(self, lariax, place, solved, command):
+        """`runs/*` names a run that was killed, too: it does not keep the others from being seen."""
+        killed = place / "killed-1"
+        shutil.copytree(place / solved["folder"], killed)
+        (killed / "run.json").unlink()
+        outcome = lariax(command, solved["folder"], killed, "--json")
+        assert f"{killed} is left out: its run has not ended, or was killed." in outcome.stderr
+        assert "pair-1" in outcome.stdout
+        assert "killed-1" not in outcome.stdout
+        assert "goes on with it" in lariax(command, killed, code=4).stderr
+        shutil.rmtree(killed)
 
     def test_report(self, lariax, place, solved):
         lariax("report", solved["folder"])

@@ -23,6 +23,7 @@ from lariax.runs import (
     SavedRun,
     certificate_to_json,
     inference_to_json,
+    is_unfinished,
     keep_certificate,
     keep_inference,
     leaves_of,
@@ -100,9 +101,9 @@ def _as(run: SavedRun, x0: PyTree) -> PyTree:
 
 
 def compare(screen: Screen, folders: Sequence[Path]) -> None:
-    runs = _load(screen, folders)
+    ended, runs = _load(screen, folders)
     screen.show(comparison(runs))
-    screen.give({"runs": [_summary(folder, run) for folder, run in zip(folders, runs, strict=True)]})
+    screen.give({"runs": [_summary(folder, run) for folder, run in zip(ended, runs, strict=True)]})
 
 
 def _summary(folder: Path, run: SavedRun) -> dict[str, Any]:
@@ -111,13 +112,19 @@ def _summary(folder: Path, run: SavedRun) -> dict[str, Any]:
 
 
 def report(screen: Screen, folders: Sequence[Path], output: Path | None) -> None:
-    runs = _load(screen, folders)
+    ended, runs = _load(screen, folders)
     target = output or (folders[0] / "report.html" if len(folders) == 1 else Path("report.html"))
     pages.write(runs, target)
     screen.show(f"Report  {target}", keep_lines=True)
-    screen.give({"report": target, "runs": [str(folder) for folder in folders]})
+    screen.give({"report": target, "runs": [str(folder) for folder in ended]})
 
 
-def _load(screen: Screen, folders: Sequence[Path]) -> list[SavedRun]:
+def _load(screen: Screen, folders: Sequence[Path]) -> tuple[list[Path], list[SavedRun]]:
+    """Of several, those that have ended: `runs/*` may name one that goes on, or was killed."""
+    ended = [folder for folder in folders if not is_unfinished(folder)] or list(folders)
+    for folder in folders:
+        if folder not in ended:
+            left_out = f"lariax: {folder} is left out: its run has not ended, or was killed."
+            screen.err.print(left_out, markup=False, highlight=False, soft_wrap=True)
     with screen.waiting("reading"):
-        return [load(folder) for folder in folders]
+        return ended, [load(folder) for folder in ended]

@@ -25,7 +25,7 @@ history as its least entry, its largest entry and its length.
 
 from lariax.runs._inference import inference_to_json
 from lariax.runs._json import RunFolderError, certificate_to_json, dumps, plain
-from lariax.runs._read import load, load_settings
+from lariax.runs._read import is_unfinished, load, load_settings
 from lariax.runs._saved import SavedInference, SavedRun, leaves_of, lines_of, saved, versions
 from lariax.runs._write import ClaimedFolder, claim, claim_next, keep_certificate, keep_inference, save
 
@@ -39,6 +39,7 @@ __all__ = [
     "claim_next",
     "dumps",
     "inference_to_json",
+    "is_unfinished",
     "keep_certificate",
     "keep_inference",
     "leaves_of",

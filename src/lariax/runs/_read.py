@@ -72,13 +72,19 @@ def _load(path: Path) -> SavedRun:
     )
 
 
+def is_unfinished(folder: str | Path) -> bool:
+    """Whether it is the folder of a run that goes on, or was killed before it could write its answer."""
+    path = Path(folder)
+    return (path / "settings.json").exists() and not (path / "run.json").exists()
+
+
 def _head(path: Path) -> Reader:
+    if is_unfinished(path):
+        raise RunFolderError(
+            "there is no run.json, so the run has not ended, or was killed before it could write its answer. "
+            f"`lariax solve --resume {path}` goes on with it."
+        )
     if not (path / "run.json").exists():
-        if (path / "settings.json").exists():
-            raise RunFolderError(
-                "there is no run.json, so the run has not ended, or was killed before it could write its answer. "
-                f"`lariax solve --resume {path}` goes on with it."
-            )
         raise RunFolderError("this is not the folder of a run: there is no run.json. `lariax solve` makes one.")
     head = Reader(_json(path / "run.json"), "run.json")
     if head.get("format", str) != FORMAT:
