@@ -46,7 +46,8 @@ def recall(seed: int) -> Training:
             losses, missed = parts(torch.arange(4096))
         return float(losses.mean()), np.array([float(missed.values.mean())])
 
-    return Training(model, _rows(4096, 64, seed), closure, {"missed": lt.AtMost(0.0)}, exact)
+    whole = (lambda rows: closure(rows)[1]), [torch.arange(4096)]
+    return Training(model, _rows(4096, 64, seed), closure, {"missed": lt.AtMost(0.0)}, exact, whole=whole)
 
 
 def gates(seed: int) -> Training:
@@ -70,7 +71,8 @@ def gates(seed: int) -> Training:
         with torch.no_grad():
             return float(errors(torch.arange(2048)).mean()), np.array([float(open_share()) - 0.15])
 
-    return Training(model, _rows(2048, 64, seed), closure, {"open": lt.AtMost(0.15, samples=None)}, exact)
+    constraints, whole = {"open": lt.AtMost(0.15, samples=None)}, ((lambda _: {"open": open_share()}), [None])
+    return Training(model, _rows(2048, 64, seed), closure, constraints, exact, whole=whole)
 
 
 def heat(seed: int) -> Training:
@@ -90,14 +92,18 @@ def heat(seed: int) -> Training:
         while True:
             yield torch.rand(32, 1, generator=generator)
 
+    def at_ends(_: Tensor) -> Values:
+        return {"ends": model(ends).squeeze(1)}
+
     def closure(x: Tensor) -> tuple[Tensor, Values]:
-        return residual(x), {"ends": model(ends).squeeze(1)}
+        return residual(x), at_ends(x)
 
     def exact() -> tuple[float, np.ndarray]:
         objective = float(residual(torch.linspace(0, 1, 256)[:, None]).mean().detach())
         return objective, (model(ends).squeeze(1) - values).detach().double().numpy()
 
-    return Training(model, points(), closure, {"ends": lt.Equal(values, samples=None)}, exact)
+    constraints = {"ends": lt.Equal(values, samples=None)}
+    return Training(model, points(), closure, constraints, exact, whole=(at_ends, [None]))
 
 
 def unbiased(seed: int) -> Training:
@@ -123,7 +129,8 @@ def unbiased(seed: int) -> Training:
             losses, bias = errors(torch.arange(3072))
         return float(losses.mean()), bias.mean(0).double().numpy()
 
-    return Training(model, _rows(3072, 64, seed), closure, {"bias": lt.Equal(torch.zeros(3))}, exact)
+    whole = (lambda rows: closure(rows)[1]), [torch.arange(3072)]
+    return Training(model, _rows(3072, 64, seed), closure, {"bias": lt.Equal(torch.zeros(3))}, exact, whole=whole)
 
 
 def scenarios_apart() -> dict[str, Scenario]:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from benchmarks.multipliers.methods import ABLATIONS, FRONT, METHODS, Method, joined
-from benchmarks.multipliers.scenarios import Scenario
+from benchmarks.multipliers.scenarios import Scenario, Training
 from lariax.tuned import pressure
 
 WINDOW = 0.05  # share of the steps whose batches say how well a value at the end can be known
@@ -46,8 +46,15 @@ class Found(NamedTuple):
     methods: dict[str, dict[str, Merit]]  # by measure and method
 
 
-MEASURES = {"own": "in their own units", "range": "divided by their range over fixed weights"}
-"""How violations are counted."""
+MEASURES = {
+    "own": "in their own units",
+    "range": "divided by their range over fixed weights",
+    "own, settled": "in their own units, after `settle`",
+    "range, settled": "divided by their range over fixed weights, after `settle`",
+}
+"""How violations are counted, and where."""
+Ends = tuple[Outcome, Outcome]
+"""At the end of training, and after `settle`."""
 
 
 class Runs:
@@ -55,23 +62,23 @@ class Runs:
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
-        self.known: dict[str, Outcome] = {}
+        self.known: dict[str, Ends] = {}
         for line in path.read_text().splitlines() if path is not None and path.exists() else ():
-            key, outcome = json.loads(line)
-            self.known[key] = Outcome(*outcome)
+            key, (trained, settled) = json.loads(line)
+            self.known[key] = Outcome(*trained), Outcome(*settled)
 
-    def get(self, name: str, scenario: Scenario, title: str, method: Method, setting: Any, seed: int) -> Outcome:
+    def get(self, name: str, scenario: Scenario, title: str, method: Method, setting: Any, seed: int) -> Ends:
         key = json.dumps([name, title, setting, seed])
         if key not in self.known:
             self.known[key] = train(scenario, seed, method, setting)
-            print(key, *(round(x, 4) if x is not None else "" for x in self.known[key]), flush=True)
+            print(key, *(round(x, 5) if x is not None else "" for end in self.known[key] for x in end), flush=True)
             if self.path is not None:
                 with self.path.open("a") as file:
                     file.write(json.dumps([key, self.known[key]]) + "\n")
         return self.known[key]
 
 
-def train(scenario: Scenario, seed: int, method: Method, setting: Any) -> Outcome:
+def train(scenario: Scenario, seed: int, method: Method, setting: Any) -> Ends:
     """One run."""
     training = scenario.make(seed)
     optimizer = torch.optim.Adam(training.model.parameters(), lr=scenario.rate)
@@ -87,6 +94,14 @@ def train(scenario: Scenario, seed: int, method: Method, setting: Any) -> Outcom
         if k > (1 - WINDOW) * scenario.steps:
             last.append(joined(training, values).values.double().numpy())
     seconds = time.process_time() - begin
+    trained = _outcome(training, seconds, last)
+    begin = time.process_time()
+    training.settle()
+    seconds += time.process_time() - begin
+    return trained, _outcome(training, seconds, last)
+
+
+def _outcome(training: Training, seconds: float, last: list[np.ndarray]) -> Outcome:
     objective, residuals = training.exact()
     equality = not next(iter(training.constraints.values())).inequality
     broken = np.abs(residuals) if equality else np.maximum(residuals, 0)
@@ -104,21 +119,19 @@ def figures(
     return {name: _found(partial(runs.get, name, scenario), chosen, tuning, seeds) for name, scenario in known.items()}
 
 
-def _found(
-    run: Callable[..., Outcome], chosen: dict[str, Method], tuning: Sequence[int], seeds: Sequence[int]
-) -> Found:
-    front = [run("fixed weight", FRONT, weight, tuning[0]) for weight in FRONT.grid]
+def _found(run: Callable[..., Ends], chosen: dict[str, Method], tuning: Sequence[int], seeds: Sequence[int]) -> Found:
+    front = [run("fixed weight", FRONT, weight, tuning[0])[0] for weight in FRONT.grid]
     spreads = float(np.ptp([each.objective for each in front])), float(np.ptp([each.violation for each in front]))
     merits: dict[str, dict[str, Merit]] = {measure: {} for measure in MEASURES}
     for (title, method), measure in itertools.product(chosen.items(), MEASURES):
-        price = 1.0 if measure == "own" else 1 / spreads[1]
+        price, end = 1.0 if measure.startswith("own") else 1 / spreads[1], int(measure.endswith("settled"))
         setting = method.grid[0]
         if len(method.grid) > 1:
-            made = [[run(title, method, each, seed) for seed in tuning] for each in method.grid]
+            made = [[run(title, method, each, seed)[end] for seed in tuning] for each in method.grid]
             tuned = [_merit(each, spreads[0], price, which) for each, which in zip(made, method.grid, strict=True)]
             setting = min(tuned, key=lambda each: float(np.nan_to_num(each.merit, nan=np.inf))).setting
         merits[measure][title] = _merit(
-            [run(title, method, setting, each) for each in seeds], spreads[0], price, setting
+            [run(title, method, setting, each)[end] for each in seeds], spreads[0], price, setting
         )
     return Found(spreads, merits)
 
@@ -139,7 +152,7 @@ def ablations(known: dict[str, Scenario], seeds: Sequence[int], found: dict[str,
 
     def merit(name: str, scenario: Scenario) -> float:
         spreads = found[name].spreads
-        outcomes = [train(scenario, seed, METHODS["ours"], None) for seed in seeds]
+        outcomes = [train(scenario, seed, METHODS["ours"], None)[0] for seed in seeds]
         return _merit(outcomes, spreads[0], 1 / spreads[1], None).merit
 
     whole = {name: merit(name, scenario) for name, scenario in known.items()}

@@ -35,7 +35,16 @@ class Training:
     constraints: Mapping[str, Any]
     exact: Callable[[], tuple[float, np.ndarray]]  # the objective and all residuals on all training rows
     quality: Callable[[], float] | None = None  # on held-out rows
-    residuals: Callable[[], Tensor] | None = None  # on all training rows, with gradients
+    whole: tuple[Callable[[Any], Values], list[Any]] | None = (
+        None  # values of a batch, and batches of all training rows
+    )
+
+    def settle(self) -> None:
+        """Onto the bounds of all training rows, the same way after each method: what is told is no method's."""
+        if self.whole is not None:
+            values, batches = self.whole
+            multipliers = lt.Multipliers(self.constraints, parameters=self.model)
+            multipliers.settle(lambda batch: (torch.zeros(()), values(batch)), batches)
 
 
 @dataclass(frozen=True)
@@ -133,7 +142,11 @@ def _bytes(model: nn.Module, objective: str, bounded: str, bound: float, seed: i
     def exact() -> tuple[float, np.ndarray]:
         return mean_loss(model, tables[0]), np.array([mean_loss(model, tables[1]) - bound])
 
-    return Training(model, draws(tables, [96, 32], seed), closure, {"bounded": lt.AtMost(bound)}, exact)
+    def values(rows: Tensor) -> Values:
+        return {"bounded": byte_losses(model, rows)}
+
+    whole = values, list(tables[1].split(2500))
+    return Training(model, draws(tables, [96, 32], seed), closure, {"bounded": lt.AtMost(bound)}, exact, whole=whole)
 
 
 # --- classifiers of `benchmarks.peers`
@@ -161,7 +174,7 @@ def classifier(seed: int, name: str, data: Path | None) -> Training:
         {"c": lt.AtMost(0.0)},
         exact,
         lambda: task.look(model).quality,
-        residuals,
+        (lambda _: {"c": residuals()[None]}, [None]),
     )
 
 
@@ -198,10 +211,13 @@ def physics(seed: int, width: float) -> Training:
         objective = float(residual(torch.linspace(0, 1, 512)).mean().detach())
         return objective, model(ends).detach().double().numpy()
 
-    def closure(x: Tensor) -> tuple[Tensor, Values]:
-        return residual(x), {"ends": model(ends)}
+    def values(_: Any) -> Values:
+        return {"ends": model(ends)}
 
-    return Training(model, points(), closure, {"ends": lt.Equal(samples=None)}, exact)
+    def closure(x: Tensor) -> tuple[Tensor, Values]:
+        return residual(x), values(x)
+
+    return Training(model, points(), closure, {"ends": lt.Equal(samples=None)}, exact, whole=(values, [None]))
 
 
 # --- reinforcement
@@ -269,7 +285,8 @@ def five(seed: int) -> Training:
         return float(means[0]), (means[1:] - bounds).double().numpy()
 
     batches = (rows for (rows,) in draws([torch.arange(len(inputs))], [64], seed))
-    return Training(model, batches, closure, {"tasks": lt.AtMost(bounds)}, exact)
+    whole = (lambda rows: closure(rows)[1]), [torch.arange(len(inputs))]
+    return Training(model, batches, closure, {"tasks": lt.AtMost(bounds)}, exact, whole=whole)
 
 
 def scenarios(data: Path | None) -> dict[str, Scenario]:

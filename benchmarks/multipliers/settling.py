@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-import lariax.torch as lt
 from benchmarks.multipliers.methods import METHODS
 from benchmarks.multipliers.scenarios import Scenario, Training, scenarios
 
@@ -25,12 +24,6 @@ BEST = {
     "cooper nuPI": (1e-2, 10.0),
     "penalty-barrier": ("dimin_adapt", 0.9),
 }
-
-
-def settle(training: Training) -> None:
-    """What knows no deviation of a batch's value, since peers have none."""
-    multipliers = lt.Multipliers({"c": lt.AtMost(0.0)}, parameters=training.model.parameters())
-    multipliers.settle(lambda rows: (torch.zeros(()), {"c": training.residuals()[None]}), [None])  # type: ignore[misc]
 
 
 def ends(training: Training) -> list[float]:
@@ -52,7 +45,7 @@ def run(scenario: Scenario, title: str, seed: int) -> list[float]:
         optimizer.step()
     trained = time.process_time() - begin
     before, begin = ends(training), time.process_time()
-    settle(training)
+    training.settle()
     return [*before, trained, *ends(training), trained + time.process_time() - begin]
 
 

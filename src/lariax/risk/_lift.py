@@ -66,13 +66,13 @@ class Lift:
         means = {} if OBJECTIVE in self.risks else {"the objective": self.given.samples}
         for name, constraint in self.given.constraints.items():
             if name not in self.risks and constraint.samples is not None:
-                own = isinstance(constraint.samples, AbstractSource)
-                means[f"constraint {name!r}"] = constraint.samples if own else self.given.samples
+                own = constraint.samples
+                means[f"constraint {name!r}"] = own if isinstance(own, AbstractSource) else self.given.samples
         told = []
         for source, what in {id(source): (source, what) for what, source in reversed(means.items())}.values():
             if not isinstance(source, Distribution) or source.weight is None:
                 continue
-            _, weights = Draws(source).values(lambda *_: 0.0, x, jax.random.key(START_SEED), START_SAMPLES)
+            _, weights = Draws(source).values(lambda *_: jnp.zeros(()), x, jax.random.key(START_SEED), START_SAMPLES)
             count = float(jnp.sum(weights) ** 2 / jnp.sum(weights**2))
             if count < FEW:
                 told.append(
