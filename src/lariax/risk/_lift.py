@@ -59,7 +59,7 @@ class Lift:
 
     def doubts(self, x: PyTree) -> list[str]:
         """Means over samples whose weights vary so much that most of them count for nothing."""
-        means = {} if OBJECTIVE in self.risks else {"the objective": self.given.samples}
+        means: dict[str, Any] = {} if OBJECTIVE in self.risks else {"the objective": self.given.samples}
         for name, constraint in self.given.constraints.items():
             if name not in self.risks and constraint.samples is not None:
                 own = isinstance(constraint.samples, AbstractSource)
@@ -68,7 +68,7 @@ class Lift:
         for source, what in {id(source): (source, what) for what, source in reversed(means.items())}.values():
             if not isinstance(source, Distribution) or source.weight is None:
                 continue
-            _, weights = Draws(source).values(lambda *_: 0.0, x, jax.random.key(START_SEED), START_SAMPLES)
+            _, weights = Draws(source).values(lambda *_: jnp.zeros(()), x, jax.random.key(START_SEED), START_SAMPLES)
             count = float(jnp.sum(weights) ** 2 / jnp.sum(weights**2))
             if count < FEW:
                 told.append(
