@@ -63,7 +63,7 @@ class Lift:
 
     def doubts(self, x: PyTree) -> list[str]:
         """Means over samples whose weights vary so much that most of them count for nothing."""
-        means = {} if OBJECTIVE in self.risks else {"the objective": self.given.samples}
+        means: dict[str, Any] = {} if OBJECTIVE in self.risks else {"the objective": self.given.samples}
         for name, constraint in self.given.constraints.items():
             if name not in self.risks and constraint.samples is not None:
                 own = constraint.samples
