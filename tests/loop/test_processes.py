@@ -13,14 +13,16 @@ import pytest
 DRIVER = Path(__file__).with_name("on_processes.py")
 
 
-def started(size, folder, *mode):
+def started(size, folder, *mode, apart=False):
+    """`apart`: every process but the first has a folder of its own."""
+    folders = [folder / f"of{rank}" if apart and rank else folder for rank in range(size)]
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = str(free.getsockname()[1])
     env = os.environ | {"JAX_PLATFORMS": "cpu"}
     return [
         subprocess.Popen(
-            [sys.executable, DRIVER, str(rank), str(size), port, str(folder), *map(str, mode)],
+            [sys.executable, DRIVER, str(rank), str(size), port, str(folders[rank]), *map(str, mode)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -80,10 +82,20 @@ def test_a_run_goes_on_on_another_number_of_processes(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("size", "kind"), [(2, "local"), (4, "local"), (2, "stream"), (2, "blocks"), (4, "blocks")])
-def test_processes_are_killed_and_resumed(size, kind, tmp_path):
-    """To the bits of a run that nobody stops."""
-    processes = started(size, tmp_path, f"{kind}-penalty-begin")
+@pytest.mark.parametrize(
+    ("size", "kind", "killed"),
+    [
+        (2, "local", "all"),
+        (4, "local", "all"),
+        (4, "local", "one"),
+        (2, "stream", "all"),
+        (2, "blocks", "all"),
+        (4, "blocks", "all"),
+    ],
+)
+def test_processes_are_killed_and_resumed(size, kind, killed, tmp_path):
+    """To the bits of a run that nobody stops. If one is killed, the others end too, with an error. One has written."""
+    processes = started(size, tmp_path, f"{kind}-penalty-begin", apart=True)
     deadline = time.monotonic() + 300
     while len(list(tmp_path.glob("checkpoint-*"))) < 2 or not any(
         path.name > "checkpoint-00000003" for path in tmp_path.glob("checkpoint-*")
@@ -91,9 +103,12 @@ def test_processes_are_killed_and_resumed(size, kind, tmp_path):
         assert time.monotonic() < deadline, "no checkpoints came"
         assert all(process.poll() is None for process in processes)
         time.sleep(0.2)
-    for process in processes:
+    for process in processes if killed == "all" else processes[-1:]:
         process.kill()
-        process.communicate()
+    for process in processes:
+        process.communicate(timeout=300)
+        assert process.returncode != 0
+    assert not any(path.is_dir() for path in tmp_path.iterdir())
     first, *others = finished(size, tmp_path, f"{kind}-penalty-resume")
     assert others == [first] * (size - 1)
     assert first["iterations"] > 100  # 100 more than the checkpoint had
