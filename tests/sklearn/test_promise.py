@@ -145,22 +145,22 @@ class LumpyTrainer:
         self.rows = rows
 
     def path(self, rows, plan, targets):
-        model = Column(0, 0.25 if len(rows.y) == self.rows else 0.0)
+        model = Column(0, 0.5 if len(rows.y) == self.rows else 0.0)
         model.multipliers = model.values = np.zeros(len(plan.rows))
         return [model, model]
 
 
 def test_across_folds_rates_are_those_of_the_model_of_all_rows():
-    """Scores of positives are N(1.5, 1)."""
+    """Scores of positives are N(1.5, 1), of others N(-1.5, 1)."""
     random, n = np.random.default_rng(0), 4000
-    y = np.ones(n, int)
-    rows = Rows(1.5 + random.standard_normal((n, 1)), y, np.ones(n), np.ones(n))
+    y = np.arange(n) % 2
+    rows = Rows(3.0 * y[:, None] - 1.5 + random.standard_normal((n, 1)), y, np.ones(n), np.ones(n))
     asked = _promise.Asked("population", 0.95, None, "error")
     found = _promise.settled(rows, recall_plan(y, 0.7), LumpyTrainer(n), asked, np.random.RandomState(0), str)
     (count,) = found.tested.counts
     true = norm.sf(found.model.shift - 1.5)
     assert found.status == "promised"
-    assert abs(count.rate - true) < 4 * np.sqrt(true * (1 - true) / n)
+    assert abs(count.rate - true) < 4 * np.sqrt(true * (1 - true) / (n / 2))
 
 
 @pytest.mark.parametrize(
