@@ -10,6 +10,7 @@ import pytest
 import lariax as lx
 from lariax.loop import _pieces
 from lariax.loop._pieces import Cutter, Pieces
+from lariax.methods import _survey
 from lariax.oracle import _oracle
 
 CUTTER = Cutter.of((3, 4), 2)
@@ -102,6 +103,7 @@ def test_runs_in_pieces_give_the_same_iterates(monkeypatch, name, kind):
 def test_a_step_puts_no_vector_together(monkeypatch, name):
     """Neither x nor a gradient is copied from leaves to a vector and back."""
     monkeypatch.setattr(_oracle, "takes_time", lambda entries: True)
+    monkeypatch.setattr(_survey, "MOST_HELD", 10)
     problem, x = network(lx.AtMost)
     sizes, seen, run = {40, 41}, [], Cutter.run
 
