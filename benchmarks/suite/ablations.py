@@ -24,7 +24,7 @@ from benchmarks._results import replace_section  # noqa: E402
 from benchmarks.suite.limits import solve  # noqa: E402
 from benchmarks.suite.problems import by_name  # noqa: E402
 from benchmarks.suite.run import Score, joined, pair, scored, solved_by_lariax  # noqa: E402
-from lariax.tuned.rule import Rule  # noqa: E402
+from lariax.tuned.rule import Lengths, Rule  # noqa: E402
 
 mpl.use("Agg")
 
@@ -104,6 +104,19 @@ class NoController(Tracked):
         return state._replace(rule=state.rule._replace(theta=jnp.ones_like(state.rule.theta)))
 
 
+class _NoSecantRule(Rule):
+    def lengths(self, s: Any) -> Lengths:
+        rho = super().lengths(s).rho
+        return Lengths(s.theta / (s.curvature.largest + rho + self.tiny), rho)
+
+
+class NoSecant(Tracked):
+    """eta = theta / (L + rho), without the bound from differences whose weights have followed the step."""
+
+    def rule(self, oracle: Any) -> Rule:
+        return _NoSecantRule(**vars(super().rule(oracle)))
+
+
 def _plain(state: Any) -> Any:
     shape = state.rule.shape
     tiny = jnp.finfo(shape.gram.dtype).tiny
@@ -120,6 +133,7 @@ VARIANTS: dict[str, tuple[str, Callable[[], Tracked]]] = {
     "weights from all samples": ("weights", CommonWeights),
     "no whitening": ("weights", NoWhitening),
     "theta = 1": ("step", NoController),
+    "no secant bound": ("step", NoSecant),
 }
 
 

@@ -43,6 +43,10 @@ def _never(xp: Any, shape: Any, multipliers: Any) -> Any:
     return xp.sum(multipliers) > xp.inf
 
 
+def _as_long_as_curvature_permits(xp: Any, curvature: Any, tiny: Any) -> Any:
+    return xp.inf + 0 * curvature.largest
+
+
 def _without_jumps(xp: Any, filter: Any, curvature: Any, change: Any, explained: Any) -> Any:
     return filter, curvature
 
@@ -53,6 +57,7 @@ def _without_a_cap(xp: Any, curvature: Any, eigenvalue: Any, tiny: Any) -> Any:
 
 GUARDS: dict[str, dict[str, Any]] = {
     "as it is": {},
+    "no secant bound": {"rule.secant_bound": _as_long_as_curvature_permits},
     "no bound on multipliers": {"rule.MULTIPLIER_LIMIT": 1e30},
     "no bound on the penalty's force": {"rule.PENALTY_LIMIT": 1e30},
     "no least penalty": {"rule.LEAST_PENALTY": 0.0},

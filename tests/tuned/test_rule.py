@@ -12,7 +12,7 @@ from lariax.torch import _device
 from lariax.tuned import host
 from lariax.tuned.averaging import Averaging
 from lariax.tuned.constants import LEAST_THETA, MULTIPLIER_LIMIT, REFUSED_THETA
-from lariax.tuned.curvature import Curvature, Measurement, is_kinked, measured, within_eigenvalue
+from lariax.tuned.curvature import Curvature, Measurement, is_kinked, measured, secant_bound, within_eigenvalue
 from lariax.tuned.filter import Filter, gain, running_mean, updated, variance_of_mean
 from lariax.tuned.rates import interval_at, next_refresh, rate_at
 from lariax.tuned.rule import Rule, RuleState, Step, row_state
@@ -93,15 +93,16 @@ def test_rates_are_those_of_a_mean_at_first_and_of_a_window_later():
 
 def seen(dx, difference, noise=0.0):
     length = dx @ dx
-    return Measurement(1.0, length, 1.0, difference @ difference, noise)
+    return Measurement(1.0, length, 1.0, difference @ difference, dx @ difference, difference @ difference, noise)
 
 
 def test_the_curvature_of_a_quadratic():
-    """D = H dx along an eigenvector with eigenvalue 3: all running means go there."""
+    """D = H dx along an eigenvector with eigenvalue 3: all running means go there, and the secant bound to 1/3."""
     curvature, dx = Curvature.first(1.0), np.array([0.1, 0.0])
     for _ in range(500):
         curvature = measured(host, curvature, seen(dx, 3 * dx, noise=0.5 * dx @ dx), 0.1, 2.0**-52, 1e-300)
     assert curvature.square == pytest.approx(9.0)
+    assert secant_bound(host, curvature, 1e-300) == pytest.approx(1 / 3)
     assert curvature.noise == pytest.approx(0.5)
 
 
@@ -251,9 +252,9 @@ def test_an_inequality_that_does_not_bind_has_no_weight():
     found = rule.weigh(row, C0 - [9.0, 0.0], C1 - [9.0, 0.0])
     assert np.all(found.each_weights[:, 0] == 0)
     assert found.multipliers[0] == 0
-    expected = rule.expected_weights(row, C0, C1)
-    assert expected[0] == 0
-    assert expected[1] != 0.2
+    followed, moved = rule.expected_weights(row, C0, C1)
+    assert followed[0] == moved[0] == 0
+    assert followed[1] != 0.2
 
 
 def test_lengths():
@@ -264,15 +265,9 @@ def test_lengths():
     pressed = np.linalg.norm(JACOBIAN.T @ s.shape.penalty @ s.constraints)
     assert weak.rho == pytest.approx(0.02 / pressed)
     assert rule.lengths(s._replace(max_gradient=np.float64(0.0))).rho == pytest.approx(0.02 * 2.0)
+    steep = s._replace(curvature=s.curvature._replace(secant=np.float64(0.0), secant_square=np.float64(1e6)))
+    assert rule.lengths(steep).eta == pytest.approx(0.1 / 1e3)
     assert replace(rule, step_size=0.3, penalty=2.0).lengths(s) == (0.3, 4.0)
-
-
-def test_where_there_is_no_curvature_the_weights_answer_bounds_the_step():
-    rule, s = rule_for([False, False]), state_for([False, False])
-    flat = s._replace(curvature=s.curvature._replace(largest=np.float64(0.0)), max_gradient=np.float64(0.0))
-    s = flat._replace(theta=np.float64(1.0))
-    assert rule.lengths(flat) == pytest.approx((0.5 / 0.04, 0.04))
-    assert rule.lengths(s) == pytest.approx((1 / (2 * 0.04), 0.04))
 
 
 def test_couplings_that_are_lost_stay_so_until_a_refresh():
@@ -360,7 +355,7 @@ def test_every_array_library_gives_the_same(inequality):
 
 
 def test_the_numbers_of_a_state_are_turned_alike_in_jax():
-    s, measurement = state_for([True, False]), Measurement(0.02, 1e-4, 1.0, 3e-4, 1e-5)
+    s, measurement = state_for([True, False]), Measurement(0.02, 1e-4, 1.0, 3e-4, 1e-4, 2e-4, 1e-5)
     here = turned(rule_for([True, False]), s, measurement=measurement)
     there = turned(rule_for([True, False], jnp, jnp.asarray), s, k=jnp.asarray(10.0), measurement=measurement)
     for a, b in ((here.limit, there.limit), (here.explained, there.explained), (here.gain, there.gain)):

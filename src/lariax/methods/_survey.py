@@ -93,16 +93,17 @@ def squares(oracle: Oracle, *vectors: Vector) -> list[Float[Array, ""]]:
 
 
 def differences_at(
-    oracle: Oracle, looks: tuple[Look, ...], weights: Sequence[Array], before: Parts
-) -> list[tuple[Array, Array]]:
-    """For each of several weights w, of D = grad f + J^T w - `before`: ||D||^2 and the noise of D. Where x is large, by
-    a loop, so that the vectors behind one are gone when the next is made: the compiler would hold them all."""
+    oracle: Oracle, looks: tuple[Look, ...], weights: Sequence[Array], before: Parts, dx: Vector
+) -> list[tuple[Array, Array, Array]]:
+    """For each of several weights w, of D = grad f + J^T w - `before`: ||D||^2, dx.D, and the noise of D. Where x is
+    large, by a loop, so that the vectors behind one are gone when the next is made: the compiler would hold them all.
+    """
 
-    def at(weights: Array) -> tuple[Array, Array]:
+    def at(weights: Array) -> tuple[Array, Array, Array]:
         difference = oracle.gradient_of(looks, weights) - before
-        return square(difference.mean), difference.noise
+        return square(difference.mean), jnp.vdot(dx, difference.mean), difference.noise
 
-    if before.mean.size <= MOST_HELD:
+    if dx.size <= MOST_HELD:
         return list(map(at, weights))
     rows = jnp.stack(weights)
 
@@ -110,9 +111,9 @@ def differences_at(
         i, found = carry
         return i + 1, found.at[i].set(jnp.stack(at(rows[i])))
 
-    start = jnp.int32(0), jnp.zeros((len(weights), 2), before.mean.dtype)
+    start = jnp.int32(0), jnp.zeros((len(weights), 3), dx.dtype)
     _, found = jax.lax.while_loop(lambda carry: carry[0] < len(weights), turn, start)
-    return [(row[0], row[1]) for row in found]
+    return [(row[0], row[1], row[2]) for row in found]
 
 
 class GradientMoments(NamedTuple):

@@ -81,7 +81,7 @@ class TrackedLagrangian(AbstractMethod):
     The momenta are Kalman gains, alpha = (P + Q) / (P + Q + R), with noise R and drift Q measured on the batch; as x
     settles they fall like 1/k, and the method averages to the accuracy that the samples allow. M, about (J J^T)^-1,
     makes scale and correlation of the constraints irrelevant; rho follows the curvature L; the step is as long as
-    L + rho permits, and shrinks (theta) when its own noise would show.
+    L + rho and the secants of recent steps permit, and shrinks (theta) when its own noise would show.
 
     Inequalities have their slacks eliminated. Sets and regularisers enter through the proximal step. All of this goes
     beyond the paper whose methods are the special cases of fixed momenta; there is no convergence proof.
@@ -189,7 +189,7 @@ class TrackedLagrangian(AbstractMethod):
         seen = None
         if measuring and h0 is not None:
             expected = rule.expected_weights(row, c0, c1)
-            seen = self._measured(oracle, (state.x, x - state.x), (h0, h1), now, (s.weights, expected))
+            seen = self._measured(oracle, (state.x, x - state.x), (h0, h1), now, (s.weights, *expected))
         if self.one_backward or h0 is None:
             fresh = stale = h1.mean
             gradient = running_mean(state.gradient, fresh, gains.gradient)
@@ -222,20 +222,23 @@ class TrackedLagrangian(AbstractMethod):
         moved: tuple[Vector, Vector],
         gradients: tuple[Parts, Parts],
         now: tuple[Look, ...],
-        weights: tuple[Array, Array],
+        weights: tuple[Array, Array, Array],
     ) -> Measurement:
-        """From x and dx, the gradients at both points, and D(w') = grad f(x+) + J(x+)^T w' - h0 for the old weights
-        and for those that were to be expected."""
+        """From x and dx, the gradients at both points, and D(w') = grad f(x+) + J(x+)^T w' - h0 for the old weights,
+        for weights that have followed the step, and for such with the move of the multipliers that was to be
+        expected."""
         (x, dx), (h0, h1), eps = moved, gradients, float(jnp.finfo(oracle.dtype).eps)
-        (fixed, _), (expected, noise) = differences_at(oracle, now, weights, h0)
+        (fixed, _, _), (follow, along, _), (whole, _, noise) = differences_at(oracle, now, weights, h0, dx)
         fresh = h1 if self.one_backward else h0
         return Measurement(
             noise=fresh.noise + ((eps * fresh.mean) ** 2).sum(),  # rounding is noise too
             length=square(dx),
             size=square(x),
             fixed=fixed,
+            along=along,
+            follow=follow,
             # one backward pass: the estimate does not follow the moves, so all of a move is drift
-            drift=expected if self.one_backward else noise,
+            drift=whole if self.one_backward else noise,
         )
 
     # --- the start, and now and then

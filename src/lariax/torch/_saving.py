@@ -14,10 +14,6 @@ import torch
 from torch import Tensor
 
 TEXT = "lariax"  # the entry of the first group
-EARLIER = (
-    "the state is of an earlier version of Lariax, which alone can load it. Go on there, or make a new optimizer for "
-    "the parameters as they are."
-)
 
 
 def packed(numbers: dict[str, Any]) -> str:
@@ -41,7 +37,10 @@ def unpacked(text: str) -> dict[str, Any]:
 def numbers_of(state_dict: dict[str, Any]) -> dict[str, Any]:
     """The numbers of a saved state; of another optimizer, none."""
     if "lariax" in state_dict:
-        raise ValueError(EARLIER)
+        raise ValueError(
+            "the state is of an earlier version of Lariax, which alone can load it. Go on there, or make a new "
+            "optimizer for the parameters as they are."
+        )
     groups = state_dict.get("param_groups") or [{}]
     return unpacked(groups[0][TEXT]) if TEXT in groups[0] else {}
 

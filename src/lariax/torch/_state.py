@@ -8,7 +8,6 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten
 
 from lariax.torch._constraints import ClosureValues
-from lariax.torch._saving import EARLIER
 from lariax.torch._space import Vector
 from lariax.torch._transfer import Transfer
 from lariax.tuned.averaging import Averaging
@@ -53,10 +52,9 @@ class Pending(NamedTuple):
 
 
 _FILTER = Filter(0.0, 0.0, 0.0, 0.0)
-_CURVATURE = Curvature(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+_CURVATURE = Curvature(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 _LIKE = RuleState(0, 0, 0, _FILTER, _FILTER, _CURVATURE, 0, 0, PenaltyShape(0, 0, (0, 0), 0, 0, 0, 0, 0), 0, 0, 0, 0)
 _AVERAGING = _LIKE._replace(shape=_LIKE.shape._replace(scatter=0), averaging=Averaging(0, 0, 0, 0, 0, 0))
-_STRUCTURES = {tree.num_leaves: tree for tree in map(tree_structure, (_LIKE, _AVERAGING))}
 
 
 def is_finite(state: RuleState) -> bool:
@@ -82,15 +80,10 @@ def leaves_of(state: RuleState) -> list[Tensor]:
     return [torch.as_tensor(np.array(leaf, np.float64)) for leaf in tree_leaves(state)]
 
 
-def check_leaves(leaves: list[Tensor] | None) -> None:
-    """Refuse numbers that are not of this version of the rule."""
-    if leaves and len(leaves) not in _STRUCTURES:
-        raise ValueError(EARLIER)
-
-
 def state_of(leaves: list[Tensor]) -> RuleState:
     """From `leaves_of`."""
     numbers = [leaf.cpu().numpy() if leaf.ndim else np.float64(leaf) for leaf in leaves]
-    s = tree_unflatten(numbers, _STRUCTURES[len(numbers)])
+    structures = {tree.num_leaves: tree for tree in map(tree_structure, (_LIKE, _AVERAGING))}
+    s = tree_unflatten(numbers, structures[len(numbers)])
     diagonal = s.diagonal if s.diagonal.size else None
     return s._replace(shape=s.shape._replace(coupled=s.shape.coupled > 0), diagonal=diagonal)

@@ -1,5 +1,6 @@
 """Sums over vectors like the parameters, in the coordinates of the metric: x = metric * z."""
 
+import torch
 from torch import Tensor
 
 from lariax.torch._kernels import sum_of_squares
@@ -31,12 +32,14 @@ def measurement(
     metric: Vector | None,
     one_backward: bool,
 ) -> list[Tensor]:
-    """The numbers of a `Measurement`, from gradients at x and, for the batch's own weights, the old ones and those that
-    were to be expected, at x+."""
-    fresh, fixed, expected = now
+    """The numbers of a `Measurement`, from gradients at x and, for four sets of weights, at x+."""
+    fresh, fixed, follow, whole = now
+    at_fixed, at_follow = minus(fixed.mean, then.mean), minus(follow.mean, then.mean)
     if one_backward:  # the estimate does not follow the moves, so all of a move is drift
-        own, drift = noise(fresh.each, shares, metric), square(minus(expected.mean, then.mean), metric)
+        own, drift = noise(fresh.each, shares, metric), square(minus(whole.mean, then.mean), metric)
     else:
-        moves = [minus(a, b) for a, b in zip(expected.each, then.each, strict=True)]
+        moves = [minus(a, b) for a, b in zip(whole.each, then.each, strict=True)]
         own, drift = noise(then.each, shares, metric), noise(moves, shares, metric)
-    return [own, length(dx, metric), length(point, metric), square(minus(fixed.mean, then.mean), metric), drift]
+    along = torch.stack([torch.sum(a * b) for a, b in zip(dx, at_follow, strict=True)]).sum()
+    squares = square(at_fixed, metric), along, square(at_follow, metric)
+    return [own, length(dx, metric), length(point, metric), *squares, drift]

@@ -24,7 +24,7 @@ from lariax.torch._passes import Choice, Closure, Cut, Kept
 from lariax.torch._proximal import units_of
 from lariax.torch._rows import Numbers, RowRule
 from lariax.torch._space import Vector, minus
-from lariax.torch._state import Evaluation, Move, Pending, check_leaves, is_finite, leaves_of, numbers_of, state_of
+from lariax.torch._state import Evaluation, Move, Pending, is_finite, leaves_of, numbers_of, state_of
 from lariax.torch._survey import Survey
 from lariax.torch._swings import SwingWatch
 from lariax.torch._transfer import Transfer
@@ -171,10 +171,10 @@ class TrackedLagrangian(AbstractConstrained):
         own = rules.cotangent(weighed.each_weights[self.passes.own(cut.total)], cut.total)
         sets = [self.indexed.choice(own, 1, cut.pieces)]
         if measuring:
-            expected = rules.cotangent(rules.at_rows.expected_weights(row, c0, c1), cut.total)
+            follow, moved = (rules.cotangent(w, cut.total) for w in rules.at_rows.expected_weights(row, c0, c1))
             fixed: Choice = lambda i, look: (weights, self.indexed.weights(looks[i].indexed, 0))  # noqa: E731
-            sets += [fixed, self.indexed.choice(expected, 1)]
-        found, present = self.passes.backward(closure, cut, sets, graphs, (1, 2) if self.one_backward else (0, 1))
+            sets += [fixed, self.indexed.choice(follow, 1), self.indexed.choice(moved, 1)]
+        found, present = self.passes.backward(closure, cut, sets, graphs, (1, 2, 3) if self.one_backward else (0, 1, 2))
         now = found[0]
         square, halves = self._square(now.mean), None
         early = self._sizes(now.mean) if early is None else early
@@ -428,7 +428,6 @@ class TrackedLagrangian(AbstractConstrained):
         super()._check_state(saved)
         if saved["rule"] and saved["adaptive_metric"] != self.adaptive_metric:
             raise ValueError("the state was saved with another adaptive_metric: make the optimizer with the same.")
-        check_leaves(saved["rule"])
 
     def _import(self, saved: dict[str, Any], vectors: dict[str, Vector]) -> None:
         self.estimate, self.metric = vectors.get("estimate", []), vectors.get("metric")

@@ -56,7 +56,7 @@ def is_kinked(averaging: Averaging) -> Any:
 
 
 def is_under_way(averaging: Averaging) -> Any:
-    """Whether iterates have been averaged for some time."""
+    """Whether iterates have been averaged for so long that secants of single steps show little but jumps."""
     return is_kinked(averaging) & (averaging.count >= MEASURED_FIRST)
 
 

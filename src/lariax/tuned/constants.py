@@ -22,7 +22,7 @@ INTERVALS = {
     16 * MEASURED_FIRST: 64,
     64 * MEASURED_FIRST: 256,
 }
-"""From these iterations on, one in so many measures: a measurement costs two more backward passes. On Adult, 132,000
+"""From these iterations on, one in so many measures: a measurement costs three more backward passes. On Adult, 132,000
 iterations, six seeds kept their constraints to 0.006 by one in 256 (the page)."""
 
 *_, (SETTLED, RARELY) = INTERVALS.items()
@@ -51,8 +51,11 @@ OUTLIER = 10.0
 
 # --- the curvature
 
-CURVATURE_RATE = 0.1
-"""Least rate of the running mean of ||D||^2 / ||dx||^2."""
+CURVATURE_RATE, SECANT_RATE = 0.1, 0.02
+"""Least rates of the running means of ||D||^2 / ||dx||^2, with fixed weights and with weights that follow the step."""
+
+SECANT_SHARE = 0.1
+"""The secant bound trusts a mean slope of no less than this share of the root mean square."""
 
 FORGET, FORGET_FAST, SETTLING = 0.5, 5.0, 20
 """A maximum L is forgotten at FORGET / (k + SETTLING) an iteration, at FORGET_FAST where it is an outlier. Jumps and

@@ -1,4 +1,4 @@
-"""How the Lagrangian's gradient answers to steps: the largest curvature, drift and jumps."""
+"""How the Lagrangian's gradient answers to steps: the largest curvature, secants, drift and jumps."""
 
 from typing import Any, NamedTuple
 
@@ -16,6 +16,8 @@ from lariax.tuned.constants import (
     PROBE,
     REAL_ROUNDING,
     REAL_STEP,
+    SECANT_RATE,
+    SECANT_SHARE,
     SETTLING,
     WINDOW,
 )
@@ -23,12 +25,14 @@ from lariax.tuned.filter import Filter, running_mean
 
 
 class Curvature(NamedTuple):
-    """From same-sample differences D of the Lagrangian's gradient, for steps dx, with the weights held fixed."""
+    """From same-sample differences D of the Lagrangian's gradient, for steps dx."""
 
-    largest: Any  # L, the recent maximum of ||D|| / ||dx||
+    largest: Any  # L, the recent maximum of ||D|| / ||dx|| with the weights held fixed
     square: Any  # running mean of its square
+    secant: Any  # a and q, running means of dx.D / dx.dx and D.D / dx.dx with weights that follow the step
+    secant_square: Any
     objective: Any  # that of the objective alone, where the run started
-    noise: Any  # running mean of the drift over dx.dx: what a step adds to the noise of the tracked gradient
+    noise: Any  # running mean of the variance of D over dx.dx: what a step adds to the noise of the tracked gradient
     jumps: Any  # over the last fifth of the run, the sum of ||D|| where it jumped
     path: Any  # and that of ||dx||: their ratio is the curvature that comes in jumps
 
@@ -36,11 +40,11 @@ class Curvature(NamedTuple):
     def first(cls, largest: Any) -> "Curvature":
         """At the start, where only that of the objective is known."""
         zero = 0 * largest
-        return cls(largest, largest**2, largest, noise=zero, jumps=zero, path=zero)
+        return cls(largest, largest**2, largest, largest**2, largest, noise=zero, jumps=zero, path=zero)
 
     def scaled(self, factor: Any) -> "Curvature":
         """In coordinates in which squares of gradients are `factor` times as large, and those of steps as small."""
-        powers = (1, 2, 1, 2, 0.5, -0.5)
+        powers = (1, 2, 1, 2, 1, 2, 0.5, -0.5)
         return Curvature(*(value * factor**power for value, power in zip(self, powers, strict=True)))
 
 
@@ -51,7 +55,9 @@ class Measurement(NamedTuple):
     length: Any  # dx.dx
     size: Any  # x.x
     fixed: Any  # ||D||^2, weights held fixed
-    drift: Any  # the noise that it brings to the tracked gradient, with weights that follow the step and move on
+    along: Any  # dx.D, weights that follow the step
+    follow: Any  # ||D||^2, likewise
+    drift: Any  # the noise that it brings to the tracked gradient, with multipliers that move on as well
 
 
 def shortest_step(eps: float) -> float:
@@ -90,12 +96,18 @@ def measured(
     def with_new(old: Any, new: Any, least: float, counts: Any) -> Any:
         return xp.where(counts, running_mean(old, new / length, xp.maximum(rate, least)), old)
 
-    square = with_new(curvature.square, seen.fixed, CURVATURE_RATE, real & ~is_jump)
-    if rough is not None:
-        root, new = xp.sqrt(curvature.square), xp.sqrt(seen.fixed / length)
-        roots = running_mean(root, new, xp.maximum(rate, CURVATURE_RATE)) ** 2
-        square = xp.where(rough, xp.where(real, roots, curvature.square), square)
-    return curvature._replace(square=square, noise=with_new(curvature.noise, seen.drift, 0.0, real))
+    def with_square(old: Any, new: Any, least: float, counts: Any) -> Any:
+        if rough is None:
+            return with_new(old, new, least, counts)
+        roots = running_mean(xp.sqrt(old), xp.sqrt(new / length), xp.maximum(rate, least)) ** 2
+        return xp.where(rough, xp.where(real, roots, old), with_new(old, new, least, counts))
+
+    return curvature._replace(
+        square=with_square(curvature.square, seen.fixed, CURVATURE_RATE, real & ~is_jump),
+        secant=with_new(curvature.secant, seen.along, SECANT_RATE, real),
+        secant_square=with_square(curvature.secant_square, seen.follow, SECANT_RATE, real),
+        noise=with_new(curvature.noise, seen.drift, 0.0, real),
+    )
 
 
 def forgotten(xp: Any, curvature: Curvature, k: Any, tiny: Any) -> Curvature:
@@ -167,6 +179,12 @@ def noisy_slope(xp: Any, gradient: Any, noise: Any) -> Any:
     """L (1 + ||x||) for which one step along a gradient of this square, and WINDOW steps at random along such of this
     variance, go as far as x is long."""
     return xp.sqrt(gradient + WINDOW * noise)
+
+
+def secant_bound(xp: Any, curvature: Curvature, tiny: Any) -> Any:
+    """max(a, 0.1 sqrt(q)) / q: as long as a step may be to be stable for a random, nonsymmetric map."""
+    slope = xp.maximum(curvature.secant, SECANT_SHARE * xp.sqrt(curvature.secant_square))
+    return slope / (curvature.secant_square + tiny)
 
 
 def _recent(xp: Any, curvature: Curvature, tiny: Any) -> Any:

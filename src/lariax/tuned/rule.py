@@ -42,6 +42,7 @@ from lariax.tuned.curvature import (
     longest_step,
     mean_look,
     measured,
+    secant_bound,
     with_gradient,
     with_jump,
     with_step,
@@ -181,8 +182,8 @@ class Rule:
         return state._replace(shape=shape._replace(penalty=penalty, dual=dual))
 
     def lengths(self, s: RuleState) -> Lengths:
-        """eta = theta / (L + rho),  rho = min(L, 2 ||grad f|| / ||J^T M u||); and a little where grad f vanishes, also
-        where L does. There the weights' own answer to a step, (1 + theta) rho, bounds it."""
+        """eta = min(theta / (L + rho), secant bound),  rho = min(L, 2 ||grad f|| / ||J^T M u||); and a little where
+        grad f vanishes, also where L does."""
         xp, largest = self.xp, s.curvature.largest
         if s.constraints.shape[0] == 0:
             rho = 0 * largest
@@ -196,8 +197,10 @@ class Rule:
         if self.step_size is not None:
             return Lengths(self.step_size, rho)
         stiffness = rho + largest if self.is_stiffened else rho
-        answer = (1 + s.theta) * rho
-        return Lengths(xp.minimum(s.theta / (largest + stiffness + self.tiny), 1 / (answer + self.tiny)), rho)
+        bound = secant_bound(xp, s.curvature, self.tiny)
+        if self._looks(s):
+            bound = xp.where(iterates.is_under_way(s.averaging), xp.inf, bound)
+        return Lengths(xp.minimum(s.theta / (largest + stiffness + self.tiny), bound), rho)
 
     def gains(self, s: RuleState, k: Any) -> Gains:
         """alpha = (P + Q) / (P + Q + R), or as scheduled."""
@@ -237,14 +240,15 @@ class Rule:
         """rho (M + theta M_d) u: what a change of the constraint values does to the weights."""
         return multiply_rows(self.xp, s.rho * (s.shape.penalty + s.theta * s.shape.dual), values)
 
-    def expected_weights(self, s: RowState, c0: Any, c1: Any) -> Any:
-        """The old weights, had they followed the step, and with the expected move of the multipliers.
+    def expected_weights(self, s: RowState, c0: Any, c1: Any) -> tuple[Any, Any]:
+        """The old weights, where they would have followed the step; and with the expected move of the multipliers.
 
         An inequality that does not bind stays without a weight.
         """
         followed = self._response(s, self.xp.mean(c1 - c0, axis=0))
         moved = followed + s.theta * s.rho * multiply(self.xp, s.shape.dual, s.constraints)
-        return self.xp.where(self.inequality & (s.weights <= 0), 0, s.weights + moved)
+        idle = self.inequality & (s.weights <= 0)
+        return self.xp.where(idle, 0, s.weights + followed), self.xp.where(idle, 0, s.weights + moved)
 
     def turn(self, s: RuleState, k: Any, gains: Gains, rows: Weighed, step: Step, seen: Measurement | None) -> Turned:
         """The next state, as far as it is known before the gradients have been compared with their estimate."""
