@@ -224,8 +224,8 @@ class TrackedLagrangian(AbstractMethod):
         now: tuple[Look, ...],
         weights: tuple[Array, Array, Array],
     ) -> Measurement:
-        """From x and dx, the gradients at both points, and D(w') = grad f(x+) + J(x+)^T w' - h0 for the old weights, for
-        weights that have followed the step, and for these with the expected move of the multipliers."""
+        """From x and dx, the gradients at both points, and D(w') = grad f(x+) + J(x+)^T w' - h0 for the old weights,
+        for weights that have followed the step, and for these with the expected move of the multipliers."""
         (x, dx), (h0, h1), eps = moved, gradients, float(jnp.finfo(oracle.dtype).eps)
         (fixed, _, _), (follow, along, _), (whole, _, noise) = differences_at(oracle, now, weights, h0, dx)
         fresh = h1 if self.one_backward else h0
