@@ -369,6 +369,17 @@ def test_what_is_kept_moves_nothing():
     assert values == {"line": 2.0}
 
 
+def test_a_loader_without_a_length_settles():
+    class Rows(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter(torch.zeros(8, 1))
+
+    x = torch.nn.Parameter(torch.ones(2))
+    loader = torch.utils.data.DataLoader(Rows(), batch_size=4)
+    values = after_training(x, {"sum": lt.AtMost(1.5)}).settle(lambda z: (x.sum(), {"sum": x.sum() + z[:, 0]}), loader)
+    assert float(values["sum"]) <= 1.5
+
+
 def test_several_bounds_are_settled_in_turn():
     x = torch.tensor([1.0, 2.0, 0.5], dtype=torch.float64, requires_grad=True)
     kinds = {

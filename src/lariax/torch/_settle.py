@@ -1,6 +1,7 @@
 """From the end of training onto the bounds, by means over all training rows."""
 
 from collections.abc import Callable, Iterable, Mapping
+from operator import length_hint
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,7 +33,7 @@ def settled(
     """Step after step, each the shortest that ends the largest violation to first order; the means in the end. A step
     that makes it larger is taken back. Where that does not lead onto all bounds, parameters stay as they were."""
     batches = batches if hasattr(batches, "__len__") else list(batches)
-    if not len(batches):  # type: ignore[arg-type]
+    if length_hint(batches, 1) == 0:  # a loader of an IterableDataset has no length
         raise ValueError("settle wants batches of all training rows, a list or a DataLoader, and found none.")
     values = means(core, closure, batches)
     first, found = values, worst(core, values)
